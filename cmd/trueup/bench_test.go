@@ -18,12 +18,12 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// briefly are flags of a benchmark of a few seconds.
+// briefly holds flags for a benchmark of a few seconds.
 var briefly = []string{
 	"--size", "16M", "--starts", "127s,64K", "--rounds", "1", "--runtime", "100ms",
 }
 
-// benched runs a benchmark with a fio that ends by the number of its I/Os.
+// benched runs a benchmark whose fio ends after a number of I/Os.
 func benched(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd := exec.Command(builtPath, append([]string{"bench"}, args...)...)
@@ -141,7 +141,7 @@ func mountedExt4(t *testing.T, sector, options string) string {
 	return folder
 }
 
-// What storages refuse is said before fio runs.
+// Unsupported storages are refused before fio runs.
 func TestBenchOnOddStorages(t *testing.T) {
 	t.Parallel()
 	bench := func(folder string, more ...string) result {
@@ -165,7 +165,7 @@ func TestBenchOnOddStorages(t *testing.T) {
 	require.Contains(t, r.stderr, syscall.EROFS.Error())
 }
 
-// A disk or a quota that is full while the scratch file is written is said with what helps, and nothing is left.
+// A full disk or quota during the write of the scratch file is reported with a remedy, and nothing is left.
 func TestBenchOnFullStorages(t *testing.T) {
 	t.Parallel()
 	for op, errno := range map[string]syscall.Errno{"write": syscall.ENOSPC, "fsync": syscall.EDQUOT} {

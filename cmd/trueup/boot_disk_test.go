@@ -24,25 +24,25 @@ import (
 
 const (
 	trackSectors = 63       // sectors per track of every BIOS geometry here
-	bootDiskSize = 64 << 20 // room for a FAT32: it needs 65525 clusters
+	bootDiskSize = 64 << 20 // room for FAT32, which needs 65525 clusters
 	booted       = "trueup: the guest is up"
 	dataText     = "the second partition is whole\n"
 )
 
-// bootDisk says how a disk was set up before trueup meets it.
+// bootDisk describes the setup of a disk.
 type bootDisk struct {
 	code      func(testing.TB) []byte // the MBR code
 	fat       int                     // 16 or 32, bits of the first partition's FAT
 	heads     int64                   // of the BIOS that partitioned the disk
-	data      bool                    // a second partition, which is not active
+	data      bool                    // adds a second partition, which is inactive
 	subformat string                  // of a VMDK; raw if empty
 }
 
 // window is a partition, in sectors.
 type window struct{ start, size int64 }
 
-// windows gives the partitions as the DOS and Windows of the time laid them out: the first one after one track, each
-// ending with a cylinder.
+// windows returns the partitions in the layout of old DOS and Windows: the first one after one track, each ending at a
+// cylinder.
 func (d bootDisk) windows() []window {
 	cylinder := d.heads * trackSectors
 	cylinders := bootDiskSize / sectorSize / cylinder
@@ -52,7 +52,7 @@ func (d bootDisk) windows() []window {
 	second := cylinders / 2 * cylinder
 	return []window{
 		{trackSectors, second - trackSectors},
-		{second + 1, cylinders*cylinder - second - 1}, // on the cylinder, its clusters would lie on 4 KiB, and it stays
+		{second + 1, cylinders*cylinder - second - 1}, // at a cylinder, its clusters would be on 4 KiB, and it would stay
 	}
 }
 
@@ -81,10 +81,10 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 	return image
 }
 
-// raw makes the disk in a folder of its own.
+// raw makes the disk in a new folder.
 func (d bootDisk) raw(t testing.TB) string { t.Helper(); return d.build(t, t.TempDir()) }
 
-// partition writes the table as Windows has since 95B: FAT with LBA.
+// partition writes the table like Windows since 95B: FAT with LBA.
 func (d bootDisk) partition(t testing.TB, raw string) {
 	t.Helper()
 	types, all := map[int]string{16: "e", 32: "c"}, d.windows()
@@ -97,15 +97,15 @@ func (d bootDisk) partition(t testing.TB, raw string) {
 	require.Equal(t, all, tableOf(t, raw))
 }
 
-// fdisk writes a table as DOS did. It is fdisk that does it and not sfdisk, because only fdisk can be told the heads;
-// QEMU's BIOS takes its geometry from the end CHS.
+// fdisk writes a table like DOS. It uses fdisk, since sfdisk has no option for the heads; QEMU's BIOS takes its
+// geometry from the end CHS.
 func fdisk(t testing.TB, raw string, heads, track int64, commands ...string) {
 	t.Helper()
 	disktest.RunInput(t, "o\n"+strings.Join(commands, "\n")+"\nw\n", "fdisk", "--compatibility=dos", "--units=sectors",
 		"--heads", decimal(heads), "--sectors", decimal(track), raw)
 }
 
-// blankDisk returns a disk with the table that sfdisk makes of a script.
+// blankDisk returns a disk with the table of a script of sfdisk.
 func blankDisk(t testing.TB, size int64, script string) string {
 	t.Helper()
 	raw := disktest.Blank(t, "disk.raw", size)
@@ -114,7 +114,7 @@ func blankDisk(t testing.TB, size int64, script string) string {
 }
 
 // fillBoot puts a FAT with syslinux into a partition. Syslinux prints the marker as soon as it has read its
-// configuration; there is no kernel, so it stays at its prompt.
+// configuration. Without a kernel it stays at its prompt.
 func (d bootDisk) fillBoot(t testing.TB, raw string, w window) {
 	t.Helper()
 	d.format(t, raw, w, d.fat)
@@ -128,13 +128,13 @@ func (d bootDisk) format(t testing.TB, raw string, w window, fat int) {
 	geometry := fmt.Sprintf("%d/%d", d.heads, trackSectors)
 	args := []string{"-F", strconv.Itoa(fat), "--offset", decimal(w.start), "-h", decimal(w.start), "-g", geometry}
 	if fat == 32 {
-		args = append(args, "-s", "1") // else there are too few clusters for a FAT32
+		args = append(args, "-s", "1") // otherwise there are too few clusters for FAT32
 	}
 	kibibytes := w.size * sectorSize / 1024
 	disktest.Run(t, "mkfs.fat", append(args, raw, decimal(kibibytes))...)
 }
 
-// tableOf returns the partitions that sfdisk sees in a raw disk.
+// tableOf returns the partitions that sfdisk reads in a raw disk.
 func tableOf(t testing.TB, raw string) (all []window) {
 	t.Helper()
 	parts := numbered(t, raw)
@@ -144,7 +144,7 @@ func tableOf(t testing.TB, raw string) (all []window) {
 	return all
 }
 
-// numbered returns them by their numbers.
+// numbered returns them by number.
 func numbered(t testing.TB, raw string) map[int]window {
 	t.Helper()
 	var dump struct {
@@ -168,7 +168,7 @@ func drive(raw string, w window) string { return fmt.Sprintf("%s@@%d", raw, w.st
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// hostFile returns a file of that text, for a tool to copy into a guest.
+// hostFile writes a text to a file, for a tool to copy into a guest.
 func hostFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text")
@@ -176,11 +176,11 @@ func hostFile(t testing.TB, text string) string {
 	return path
 }
 
-// escapes are what firmware sends to place and paint a text, and what the BIOS sends when it mirrors the screen to the
-// serial port and a timer tick comes between a guest's character and the guest's cursor. They may stand within a word.
+// escapes matches terminal sequences of firmware, and sequences that the BIOS inserts when a timer tick comes between a
+// character and the cursor of the guest while it mirrors the screen to the serial port. They can be within a word.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]|\r`)
 
-// What a console shows when a boot has failed, by who says so.
+// Console texts of failed boots, by their source.
 var (
 	ownCHSFailed  = []string{"CHS:N", "CHS:R", "CHS:B"}
 	ownLBAFailed  = []string{"LBA:N", "LBA:R", "LBA:B"}
@@ -189,27 +189,27 @@ var (
 	gptFailed     = []string{"Missing OS"} // syslinux's code for a GPT
 )
 
-// verdicts are all texts that end a boot.
+// verdicts lists all texts that end a boot.
 var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed,
 	gptFailed)
 
-// The firmware of machines with UEFI: EDK2 for QEMU, as Debian builds it. It has the UEFI shell inside.
+// UEFI firmware: EDK2 for QEMU, as packaged by Debian. It includes the UEFI shell.
 const (
 	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// pc is a computer that boots from an image, which it does not change.
+// pc is a computer that boots from an image without changing it.
 type pc struct {
 	image  string
 	heads  int64  // of its BIOS
 	disk   string // options of the disk, such as its geometry
 	memory int    // in MiB; 64 when 0
-	ahci   bool   // the disk hangs on AHCI: a BIOS reads it with DMA, in half the time of IDE
-	nvram  string // of UEFI firmware, which the PC has in place of a BIOS: it keeps the boot entries
+	ahci   bool   // use AHCI: a BIOS reads it with DMA, in half the time of IDE
+	nvram  string // variables of the UEFI firmware, which replaces the BIOS; they hold the boot entries
 }
 
-// boot starts a PC from the image and returns the first of the verdicts that its console shows.
+// boot starts a PC from the image and returns the first verdict on its console.
 func boot(t testing.TB, image string, heads int64) string {
 	t.Helper()
 	return pc{image: image, heads: heads}.watch(t, anyOf(verdicts...))
@@ -227,7 +227,7 @@ func anyOf(texts ...string) func(console string) string {
 	}
 }
 
-// watch starts the PC until verdict returns a text for what its console has shown, and fails if it never does.
+// watch starts the PC until verdict returns a text for the console output, and fails if it never does.
 func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	t.Helper()
 	text, shown := p.start(t, verdict)
@@ -235,8 +235,8 @@ func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	return text
 }
 
-// start starts the PC, and switches it off when verdict returns a text for the output of its console so far. It returns
-// the text, which is empty if the PC switched itself off, and the output.
+// start starts the PC, and switches it off when verdict returns a text for the console output so far. It returns the
+// text, empty if the PC switched itself off, and the output.
 func (p pc) start(t testing.TB, verdict func(console string) string) (text, shown string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
@@ -247,7 +247,7 @@ func (p pc) start(t testing.TB, verdict func(console string) string) (text, show
 	console, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	defer func() { cancel(); _ = cmd.Wait() }() // killed, it ends with an error that says nothing new
+	defer func() { cancel(); _ = cmd.Wait() }() // after a kill, the error has no information
 	buf := make([]byte, 4096)
 	for {
 		n, err := console.Read(buf)
@@ -263,8 +263,8 @@ func (p pc) start(t testing.TB, verdict func(console string) string) (text, show
 	}
 }
 
-// args describe a PC without a screen: with graphics=off its BIOS shows on the serial port what a guest
-// prints through INT 10h, so that the complaints of every MBR code can be read.
+// args returns QEMU options for a PC without a screen: with graphics=off the BIOS mirrors INT 10h output to the serial
+// port, so that error messages of all MBR codes can be read.
 func (p pc) args(t testing.TB) []string {
 	t.Helper()
 	format := "raw"
@@ -283,8 +283,8 @@ func (p pc) args(t testing.TB) []string {
 		device, more = "ide-hd,bus=ahci.0", []string{"-device", "ahci,id=ahci"}
 	}
 	if p.heads > 16 {
-		// A BIOS reports more than 16 heads for disks far larger than these. With 16 or fewer QEMU takes the geometry
-		// from the table's end CHS, and that is a part of what is tested.
+		// A BIOS reports more than 16 heads for much larger disks. With 16 or fewer, QEMU takes the geometry from the
+		// table's end CHS, which is part of the test.
 		device += fmt.Sprintf(",lcyls=1024,lheads=%d,lsecs=%d", p.heads, trackSectors)
 	}
 	return slices.Concat([]string{
@@ -296,8 +296,8 @@ func (p pc) args(t testing.TB) []string {
 	})
 }
 
-// Our own MBR code, so that a boot can be tested where no Windows is at hand. The sources in testdata say what each
-// does; the bytes are here because a machine that runs the tests need not have an assembler. They are made by
+// Our own MBR code, to test a boot without Windows. The sources are in testdata; the bytes are here because the machine
+// may have no assembler. They are made by
 //
 //	as --32 -o NAME.o testdata/NAME.S
 //	ld -m elf_i386 -Ttext=0x600 --oformat=binary -e start -o NAME.bin NAME.o
@@ -310,7 +310,7 @@ const (
 		"52720f813efe7d55aab0427505ea007c0000a26d06be6906bb0700ac84c07406" +
 		"b40ecd10ebf5f4ebfd4348533a0000"
 
-	// ownLBACode is testdata/lba-mbr.S: it reads the start LBA and tells the boot sector nothing.
+	// ownLBACode is testdata/lba-mbr.S: it reads the start LBA and passes nothing to the boot sector.
 	ownLBACode = "" +
 		"fa31c08ed0bc007c8ed88ec0fbfc89e6bf0006b90001f3a5ea1d060000bdbe07" +
 		"b90400f6460080750983c510e2f5b04eeb25668b460866a37c06be7406b442cd" +
@@ -318,7 +318,7 @@ const (
 		"ac84c07406b40ecd10ebf5f4ebfd4c42413a000010000100007c000000000000" +
 		"0000000000000000000000000000000000000000"
 
-	// markerCode is testdata/marker.S: it prints the text behind it and halts, wherever it is loaded.
+	// markerCode is testdata/marker.S: it prints the text after it and halts, at any load address.
 	markerCode = "" +
 		"fae800005e81c6210031c08ed88ed0bc0070fcfbac84c07409bb0700b40ecd10" +
 		"ebf2f4ebfd"
@@ -327,7 +327,7 @@ const (
 // codeSize is the room for code in an MBR: the disk signature follows at 0x1B8.
 const codeSize = 0x1B8
 
-// assembled gives MBR code that stands in this file.
+// assembled returns MBR code from this file.
 func assembled(code string) func(testing.TB) []byte {
 	return func(t testing.TB) []byte {
 		t.Helper()
@@ -337,8 +337,8 @@ func assembled(code string) func(testing.TB) []byte {
 	}
 }
 
-// windowsCode gives the MBR code that a real Windows Server 2003 wrote. It reads the start CHS if the start LBA lies
-// within what the BIOS calls the CHS range.
+// windowsCode returns the MBR code of a real Windows Server 2003. It reads the start CHS if the start LBA is in the CHS
+// range of the BIOS.
 func windowsCode(t testing.TB) []byte {
 	t.Helper()
 	return readAt(t, disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz"), 0, codeSize)
@@ -361,7 +361,7 @@ func TestBootCodeIsItsSource(t *testing.T) {
 	}
 }
 
-// staleShown is what the console shows when a loader read the sectors that its next stage had before the move.
+// staleShown is the console output of a loader that read the old sectors of its next stage.
 const staleShown = "trueup: a stale sector"
 
 // marker is a boot sector that prints a text.

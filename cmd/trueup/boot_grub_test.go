@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// grubDir is where Debian's grub-pc-bin keeps GRUB 2 for the BIOS.
+// grubDir is the folder of Debian's grub-pc-bin.
 const grubDir = "/usr/lib/grub/i386-pc"
 
 // Places in GRUB 2's first sectors. Spec: include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/diskboot.S.
@@ -29,16 +29,16 @@ const (
 // grubDisk is a disk with GRUB 2 and one Linux.
 type grubDisk struct {
 	size   int64  // bytes
-	script string // the table, for sfdisk
-	root   int    // number of the partition that Linux is in
-	prefix string // where core.img finds the rest of GRUB: a partition number of the boot disk, and a folder
+	script string // script for sfdisk
+	root   int    // number of the partition with Linux
+	prefix string // prefix in core.img: a partition number of the boot disk, and a folder
 }
 
 // grubExtent is a run of sectors of core.img.
 type grubExtent struct{ start, sectors int64 }
 
-// build makes the disk without GRUB's boot code. dir is what its Linux has been filled from, with what GRUB reads by
-// names.
+// build makes the disk without GRUB's boot code. dir is the content of its Linux, with the files that GRUB reads by
+// name.
 func (d grubDisk) build(t testing.TB) (raw, dir string) {
 	t.Helper()
 	raw, dir = blankDisk(t, d.size, d.script), linuxRoot(t)
@@ -59,7 +59,7 @@ func (d grubDisk) build(t testing.TB) (raw, dir string) {
 	return raw, dir
 }
 
-// core makes core.img in whole sectors. It is small enough for the gap in front of LBA 63.
+// core makes core.img in whole sectors, small enough for the gap before LBA 63.
 func (d grubDisk) core(t testing.TB) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "core.img")
@@ -74,7 +74,7 @@ func (d grubDisk) coreSectors(t testing.TB) int64 {
 	return int64(len(d.core(t)) / sectorSize)
 }
 
-// listed is core with the list of its sectors. The first sector, which the list is in, is not in the list.
+// listed returns core with the list of its sectors. The list is in the first sector and does not include that.
 func listed(core []byte, extents []grubExtent) []byte {
 	core = bytes.Clone(core)
 	rest := append([]grubExtent{{extents[0].start + 1, extents[0].sectors - 1}}, extents[1:]...)
@@ -89,8 +89,8 @@ func listed(core []byte, extents []grubExtent) []byte {
 	return core
 }
 
-// installGrub does what grub-bios-setup does, which wants devices: it writes boot.img in front of what a sector keeps,
-// and core.img to its places.
+// installGrub installs like grub-bios-setup, which needs devices: it writes boot.img into a sector, keeping some of its
+// fields, and core.img to its places.
 func installGrub(t testing.TB, raw string, bootSector int64, core []byte, extents []grubExtent) {
 	t.Helper()
 	img := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
@@ -107,7 +107,7 @@ func installGrub(t testing.TB, raw string, bootSector int64, core []byte, extent
 	require.Empty(t, core)
 }
 
-// windowOf returns a partition that sfdisk sees, by its number.
+// windowOf returns a partition as sfdisk reads it, by number.
 func windowOf(t testing.TB, raw string, number int) window {
 	t.Helper()
 	all := numbered(t, raw)
@@ -115,21 +115,21 @@ func windowOf(t testing.TB, raw string, number int) window {
 	return all[number]
 }
 
-// grubRescue is the prompt of a core.img that does not find its files.
+// grubRescue is the prompt of a core.img without its files.
 const grubRescue = "grub rescue>"
 
-// grubLoaded is what grub.cfg says when kernel and initrd are in memory, three times: the mirror of the BIOS can lose a
+// grubLoaded is the output of grub.cfg after loading kernel and initrd, three times: the mirror of the BIOS can lose a
 // character when the kernel takes over.
 const grubLoaded = "trueup: loaded"
 
-// oldGrubDisk is the disk of a Debian of old: one partition behind the first track, core.img in the gap.
+// oldGrubDisk is a disk like an old Debian: one partition after the first track, core.img in the gap.
 var oldGrubDisk = grubDisk{
 	size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1,
 	prefix: "(,msdos1)/boot/grub",
 }
 
-// boots is the disk in a PC. Its Linux prints the sum of its files; in make test a boot ends where GRUB has loaded the
-// kernel and the initrd, unless it is whole: Linux takes ten seconds of a processor.
+// boots returns a PC with the disk. Its Linux prints the digest of its files. In make test, a boot ends when GRUB has
+// loaded kernel and initrd unless whole is set, because Linux takes ten seconds of processor time.
 func (d grubDisk) boots(sum string, whole bool) movedBoot {
 	others := []string{grubRescue, staleShown}
 	if !whole && !disktest.Exhaustive {
@@ -141,7 +141,8 @@ func (d grubDisk) boots(sum string, whole bool) movedBoot {
 	}}
 }
 
-// TestAlignedGrub2InTheGapBoots: GRUB 2 in the gap needs nothing but the table, where it finds its partition by number.
+// TestAlignedGrub2InTheGapBoots boots GRUB 2 in the gap, which needs only the table, where it finds its partition by
+// number.
 func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	t.Parallel()
 	raw, dir := oldGrubDisk.build(t)
@@ -151,8 +152,9 @@ func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	staleLBA.require(t, m.align(t, raw), []string{grubRescue}, m.boot)
 }
 
-// TestAlignedGrub2InABootSectorBoots is a GRUB 2 beside another system's MBR code: its boot sector names the file
-// core.img by sectors. Its plan is no golden text: where a file lies depends on the sizes of the others.
+// TestAlignedGrub2InABootSectorBoots boots a GRUB 2 in a boot sector, chained from the MBR code of another system: the
+// boot sector lists the sectors of core.img. Its plan is no golden text, because the place of a file depends on the
+// sizes of the others.
 func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 	t.Parallel()
 	d := oldGrubDisk
@@ -167,12 +169,12 @@ func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 			extents = append(extents, grubExtent{lba, 1})
 		}
 	}
-	// Two entries where one would do: as when the file had two fragments.
+	// Two entries in place of one, like for a file with two fragments.
 	first := extents[0]
 	extents = append([]grubExtent{{first.start, 9}, {first.start + 9, first.sectors - 9}}, extents[1:]...)
 	installGrub(t, raw, root.start, d.core(t), extents)
 
-	// The list is a part of the file, which the guest looks at too: nothing else of it may change.
+	// The list is part of the file, which the guest reads too: nothing else in it may change.
 	const shift = 2048 - 63
 	sum := func(shift int64) string {
 		moved := slices.Clone(extents)
@@ -196,19 +198,19 @@ func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 }
 
 // TestAlignedGrub2OnGPTBoots has core.img in the BIOS boot partition of a GPT. At LBA 34 it is off every boundary, and
-// moves if it is named.
+// moves if it is selected.
 func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 	t.Parallel()
 	d := grubDisk{
 		size: 96 << 20, root: 2, prefix: "(,gpt2)/boot/grub",
-		// With names of its own, because the sums in the golden plan cover them.
+		// Names of its own, because the digests in the golden plan cover them.
 		script: "label: gpt\nlabel-id: 6E1FA5C0-0000-4000-8000-000000000000\nfirst-lba: 34\n" +
 			"start=34, size=200, type=21686148-6449-6E6F-744E-656564454649, " +
 			"uuid=6E1FA5C0-0000-4000-8000-000000000001\nstart=1063, size=120000, " +
 			"type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, uuid=6E1FA5C0-0000-4000-8000-000000000002\n",
 	}
 	raw, dir := d.build(t)
-	// setup.c leaves out sectors that something else has marked as its own.
+	// setup.c skips sectors that other software has marked.
 	installGrub(t, raw, 0, d.core(t), []grubExtent{{34, 20}, {56, d.coreSectors(t) - 20}})
 	m := d.boots(treeSum(t, dir), true)
 	m.plan, m.flags, m.starts = "grub 2 in a bios boot partition", bothParts, []int64{2048, 4096}
@@ -235,13 +237,13 @@ func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
 	m.align(t, raw)
 }
 
-// requireGrub requires that sector numbers in the copy have moved, each by shift from its old value, and that a boot
-// needs those whose first sector is run.
+// requireGrub requires that sector numbers in the copy have moved, each by shift from its old value, and that the boot
+// fails with the old number of the extent that begins at run.
 func (m movedBoot) requireGrub(t *testing.T, dest string, shift int64, fields map[int64]int64) {
 	t.Helper()
 	for at, was := range fields {
 		require.Equal(t, sectorField(was+shift), readAt(t, dest, at, 8), "sector number at byte %d", at)
-		if at%sectorSize != grubFirstList-grubListSize { // which is the second of a list
+		if at%sectorSize != grubFirstList-grubListSize { // the second sector of a list
 			m.requireLeads(t, dest, at, sectorField(was))
 		}
 	}
@@ -256,15 +258,15 @@ const (
 	atBlockList    = 0x1f8 // u32: LBA of its second sector
 )
 
-// legacyDisk is a disk that GRUB legacy boots, with ext in its first partition.
+// legacyDisk is a disk with GRUB legacy, and ext in its first partition.
 type legacyDisk struct {
 	name    string
 	kind    string                  // of ext
-	logical bool                    // the partition is number 5, one track behind the start of number 1
+	logical bool                    // the partition is logical (5), one track after the start of number 1
 	code    func(testing.TB) []byte // of the MBR; nil: GRUB installs its own
 	install string                  // commands of the GRUB shell
-	stage1  func([]window) int64    // byte offset of the stage1 that points into the last partition; nil: nothing does
-	quick   bool                    // make test starts it
+	stage1  func([]window) int64    // byte offset of the stage1 that points into the last partition; nil: there is none
+	quick   bool                    // make test boots it
 }
 
 const menu = "default 0\ntimeout 0\ntitle marker\nroot %s\nchainloader /boot/marker.bin\n"
@@ -280,7 +282,7 @@ var legacyDisks = []legacyDisk{
 		name: "stage2 by a block list", kind: "ext2", stage1: inMBR,
 		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	}, {
-		// As the installer of Red Hat Enterprise Linux 6 did it.
+		// Like the installer of Red Hat Enterprise Linux 6.
 		name: "stage2 by a block list, from the first disk whatever the BIOS says", kind: "ext3", stage1: inMBR,
 		install: "root (hd0,0)\ninstall --force-lba /boot/grub/stage1 d (hd0) /boot/grub/stage2 p " +
 			"(hd0,0)/boot/grub/menu.lst\n",
@@ -295,7 +297,7 @@ var legacyDisks = []legacyDisk{
 		name: "stage2 in a logical partition", kind: "ext2", logical: true, stage1: inMBR,
 		install: "root (hd0,4)\ninstall /boot/grub/stage1 (hd0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	}, {
-		// As SUSE set it up: the extended partition is the active one.
+		// Like SUSE: the extended partition is the active one.
 		name: "stage1 in the first record of an extended partition", kind: "ext3", logical: true,
 		code: assembled(ownLBACode), stage1: inFirst, quick: true,
 		install: "root (hd0,4)\ninstall /boot/grub/stage1 (hd0,0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
@@ -304,7 +306,7 @@ var legacyDisks = []legacyDisk{
 
 const legacyHeads = 16
 
-// build makes the disk, and the file system with the files of GRUB and the sector that it loads.
+// build makes the disk, its file system with the files of GRUB, and the sector that it loads.
 func (d legacyDisk) build(t testing.TB) string {
 	t.Helper()
 	raw, device := disktest.Blank(t, "disk.raw", bootDiskSize), "(hd0,0)"
@@ -317,9 +319,9 @@ func (d legacyDisk) build(t testing.TB) string {
 		disktest.WriteAt(t, raw, 0, d.code(t))
 	}
 	w, part := last(tableOf(t, raw)), filepath.Join(t.TempDir(), "part")
-	// GRUB 0.97 as its authors left it reads inodes of 128 bytes only.
+	// Original GRUB 0.97 reads only inodes of 128 bytes.
 	disktest.Run(t, "mke2fs", "-q", "-t", d.kind, "-I", "128", "-b", "1024", part, decimal(w.size/2)+"k")
-	// One after the other, so that each file gets the same blocks in every run: plans name them.
+	// Sequentially, so that each file gets the same blocks in every run, because plans contain them.
 	commands = "mkdir boot\nmkdir boot/grub\n"
 	for _, name := range []string{"stage1", "e2fs_stage1_5", "stage2"} {
 		commands += fmt.Sprintf("write %s boot/grub/%s\n", disktest.GrubLegacyStage(t, name), name)
@@ -337,7 +339,8 @@ func wordAt(t testing.TB, raw string, off int64) int64 {
 	return int64(binary.LittleEndian.Uint32(readAt(t, raw, off, 4)))
 }
 
-// TestAlignedGrubLegacyBoots asks debugfs and the bytes of each result. make boots starts each, and each source.
+// TestAlignedGrubLegacyBoots checks each result with debugfs and by its bytes. make boots starts each result and each
+// source.
 func TestAlignedGrubLegacyBoots(t *testing.T) {
 	t.Parallel()
 	for _, d := range legacyDisks {
@@ -352,13 +355,13 @@ func (d legacyDisk) run(t *testing.T) {
 	was, now := tableOf(t, source), tableOf(t, dest)
 	require.NotEqual(t, last(was).start, last(now).start)
 	if d.stage1 == nil {
-		// Code and gap are as they were, except for the table.
+		// Code and gap are unchanged except for the table.
 		gap := (was[0].start - 1) * sectorSize
 		require.Equal(t, readAt(t, source, 0, codeSize), readAt(t, dest, 0, codeSize))
 		require.Equal(t, readAt(t, source, sectorSize, gap), readAt(t, dest, sectorSize, gap))
 		return
 	}
-	// debugfs says where the stage lies in the result.
+	// debugfs locates the stage in the result.
 	file := "/boot/grub/stage2"
 	if strings.Contains(d.install, "/boot/grub/e2fs_stage1_5 p") {
 		file = "/boot/grub/e2fs_stage1_5"
@@ -372,7 +375,7 @@ func (d legacyDisk) run(t *testing.T) {
 	}
 }
 
-// copyInto puts a volume that a tool made in a file to its place.
+// copyInto copies a volume from a file into the disk.
 func copyInto(t testing.TB, part, raw string, w window) {
 	t.Helper()
 	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes",

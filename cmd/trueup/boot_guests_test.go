@@ -16,14 +16,14 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 )
 
-// commonDisk is a disk as a system or a tool sets it up.
+// commonDisk is a disk in the setup of a common system or tool.
 type commonDisk struct {
 	script string // of sfdisk
-	// commands that make a volume in the file PART, for the partition at LBA START; empty: nothing
+	// commands that make a volume in the file PART, for the partition at LBA START; may be empty
 	makes  []string
 	code   func(testing.TB) []byte        // of sector 0; nil: none
-	change func(t testing.TB, raw string) // what else is done to it
-	codes  []string                       // of what plan has to say, other than notes
+	change func(t testing.TB, raw string) // further changes
+	codes  []string                       // expected text of the plan, other than notes
 }
 
 const (
@@ -34,14 +34,14 @@ const (
 	guestExt3 = "mke2fs -q -t ext3 PART"
 )
 
-// bootImg is GRUB 2's boot.img as the package has it: it names LBA 1.
+// bootImg is GRUB 2's boot.img from the package: it points to LBA 1.
 func bootImg(t testing.TB) []byte {
 	t.Helper()
 	img := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
 	return img[:codeSize]
 }
 
-// commonDisks are those that users have by the thousand. None may be refused.
+// commonDisks lists disks that are in wide use. None may be refused.
 var commonDisks = map[string]commonDisk{
 	"Windows XP": {
 		script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS},
@@ -75,7 +75,7 @@ var commonDisks = map[string]commonDisk{
 	"CentOS, /boot and LVM": {
 		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=70000, type=8e\n",
 		makes:  []string{guestExt3},
-		// GRUB legacy in MBR and gap, and a physical volume, both by hand: their tools want devices
+		// GRUB legacy in MBR and gap, and a physical volume, both made by hand, because their tools need devices
 		change: func(t testing.TB, raw string) {
 			t.Helper()
 			front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
@@ -105,7 +105,7 @@ var commonDisks = map[string]commonDisk{
 	"Windows 7, an old GRUB in a data partition": {
 		script: dosLabel + "start=63, size=40002, type=7, bootable\nstart=40065, size=40000, type=83\n",
 		makes:  []string{guestNTFS, guestExt3}, code: windows7Code, codes: []string{"grub2"},
-		change: func(t testing.TB, raw string) { // a GRUB 2 in its boot sector, whose core.img is gone
+		change: func(t testing.TB, raw string) { // GRUB 2 in its boot sector, with core.img missing
 			t.Helper()
 			at := windowOf(t, raw, 2).start * sectorSize
 			disktest.WriteAt(t, raw, at, bootImg(t))
@@ -148,8 +148,8 @@ func (d commonDisk) build(t testing.TB) string {
 	return raw
 }
 
-// TestCommonDisksAreNotRefused: too much caution makes a tool as useless as too little. What is said of a disk is a
-// warning with a reason.
+// TestCommonDisksAreNotRefused requires warnings with a reason at most: too much caution makes a tool as useless as too
+// little.
 func TestCommonDisksAreNotRefused(t *testing.T) {
 	t.Parallel()
 	for name, d := range commonDisks {
@@ -175,9 +175,8 @@ func TestCommonDisksAreNotRefused(t *testing.T) {
 	}
 }
 
-// TestJournalBringsTheBootSectorBack is why a boot sector that has to change is refused in front of a journal that has
-// to be replayed: e2fsck, as the kernel does, writes the block back that held superblock and boot sector when the guest
-// was cut off.
+// TestJournalBringsTheBootSectorBack shows why a boot sector must not change while a journal has to be replayed:
+// e2fsck, like the kernel, writes back the old block with superblock and boot sector.
 func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	t.Parallel()
 	raw, w := journalDisk(t, 0)
@@ -198,8 +197,8 @@ func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", "--force", raw, dest).code, "once it is replayed")
 }
 
-// TestJournalLeavesTheBootSector aligns from an ext4 whose journal holds other blocks, and has it replayed by e2fsck
-// and, as root, by Linux.
+// TestJournalLeavesTheBootSector aligns from an ext4 whose journal holds other blocks, and replays it with e2fsck and,
+// as root, with Linux.
 func TestJournalLeavesTheBootSector(t *testing.T) {
 	t.Parallel()
 	raw, _ := journalDisk(t, 1)
@@ -218,7 +217,7 @@ func TestJournalLeavesTheBootSector(t *testing.T) {
 	require.NotEqual(t, readAt(t, dest, now.start*sectorSize, 1<<20), readAt(t, part, 0, 1<<20), "it was replayed")
 }
 
-// replayed has e2fsck replay the journal of a partition, and returns its file.
+// replayed replays the journal of a partition with e2fsck, and returns its file.
 func replayed(t testing.TB, raw string, w window) (part string) {
 	t.Helper()
 	part = extract(t, raw, w.start*sectorSize, w.size*sectorSize)
@@ -226,7 +225,7 @@ func replayed(t testing.TB, raw string, w window) (part string) {
 	return part
 }
 
-// journalDisk has an ext4 of 4 KiB blocks, with the boot sector of extlinux, whose journal holds a block.
+// journalDisk has an ext4 of 4 KiB blocks with the boot sector of extlinux, and a block in its journal.
 func journalDisk(t testing.TB, held int64) (raw string, w window) {
 	t.Helper()
 	d := commonDisk{

@@ -17,23 +17,23 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// loaderDisk is a disk with real loaders of the corpus, for a BIOS of 255 heads.
+// loaderDisk is a disk with real loaders from the corpus, for a BIOS of 255 heads.
 type loaderDisk struct {
 	build  func(testing.TB) string
-	shows  string // on the console, without spaces, once the loader has found all that it reads
+	shows  string // console output, without spaces, after the loader has read all its files
 	code   string // of sector 0
 	starts []int64
-	quick  bool // make test starts it
+	quick  bool // make test boots it
 	flags  []string
 }
 
-// bothParts names the partitions of a disk whose first one would stay, since no running guest reads it.
+// bothParts selects both partitions of a disk: the first one would stay, since no running guest reads it.
 var bothParts = []string{"--partition", "1", "--partition", "2"}
 
 var loaderDisks = map[string]loaderDisk{
 	"FreeDOS behind lilo -M": {
 		shows: "theguestisup", code: "lilo-mbr", starts: []int64{2048},
-		// FreeDOS on a FAT16 at LBA 63 prints the text when it is up
+		// FreeDOS on a FAT16 at LBA 63 prints the text when it has started
 		build: func(t testing.TB) string {
 			t.Helper()
 			d := bootDisk{heads: 255, fat: 16}
@@ -74,7 +74,7 @@ var loaderDisks = map[string]loaderDisk{
 	"FreeBSD on a GPT": {
 		shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096}, quick: true,
 		flags: bothParts,
-		// as the installers of FreeBSD 8 to 10 set it up
+		// in the layout of the installers of FreeBSD 8 to 10
 		build: func(t testing.TB) string {
 			t.Helper()
 			raw := blankDisk(t, bootDiskSize, gptLabel+
@@ -111,8 +111,8 @@ const (
 	dataGUID     = "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"
 )
 
-// TestLoadersOfTheCorpusBoot moves loaders that no package here has. make boots starts each before and after; make test
-// those that are quick, after the move.
+// TestLoadersOfTheCorpusBoot moves loaders from the corpus, which no package here contains. make boots starts each
+// before and after; make test starts the quick ones after the move.
 func TestLoadersOfTheCorpusBoot(t *testing.T) {
 	t.Parallel()
 	for name, d := range loaderDisks {
@@ -135,7 +135,7 @@ func (d loaderDisk) run(t *testing.T) {
 	m.align(t, source)
 }
 
-// TestLimineWithoutRoom refuses a disk that would grow over Limine, and makes the copy for a user who accepts that.
+// TestLimineWithoutRoom refuses a disk that would grow over Limine, and makes the copy if the user accepts that.
 func TestLimineWithoutRoom(t *testing.T) {
 	t.Parallel()
 	source := limineDisk(gptLabel+"start=63, size=130914, type="+dataGUID+"\n", 1)(t)
@@ -147,7 +147,7 @@ func TestLimineWithoutRoom(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", "--allow-unbootable", source, dest).code)
 }
 
-// loader returns a file of the loaders in the corpus.
+// loader returns a loader file of the corpus.
 func loader(t testing.TB, name string) []byte {
 	t.Helper()
 	b := disktest.ReadFile(t, disktest.Corpus(t, "loaders/"+name))
@@ -164,8 +164,8 @@ func putUFS(t testing.TB, raw string, w window) {
 	copyInto(t, volume, raw, w)
 }
 
-// limineDisk returns a disk on which the installer of Limine has been, with limine-bios.sys on the FAT32 of a
-// partition. Its menu shows the guest's text, on the serial port.
+// limineDisk returns a disk with Limine installed, and limine-bios.sys on the FAT32 of a partition. Its menu shows the
+// guest's text on the serial port.
 func limineDisk(script string, files int, partition ...string) func(t testing.TB) string {
 	return func(t testing.TB) string {
 		t.Helper()
@@ -184,7 +184,7 @@ func limineDisk(script string, files int, partition ...string) func(t testing.TB
 	}
 }
 
-// grub2Disk is a disk with core.img in the gap, which ends in a prompt without its file system.
+// grub2Disk is a disk with core.img in the gap. It stops at a prompt without its file system.
 func grub2Disk(name, shows string, start, to int64) loaderDisk {
 	return loaderDisk{
 		build: func(t testing.TB) string {
@@ -198,7 +198,7 @@ func grub2Disk(name, shows string, start, to int64) loaderDisk {
 	}
 }
 
-// extlinuxVolume is a disk with one file system that extlinux boots from.
+// extlinuxVolume is a disk with one file system and extlinux.
 type extlinuxVolume struct {
 	kind      string
 	cylinders int64 // at whose end the partition ends
@@ -208,18 +208,18 @@ type extlinuxVolume struct {
 var extlinuxVolumes = []extlinuxVolume{
 	{"ext4", 40, []string{"mke2fs", "-q", "-t", "ext4"}},
 	{"btrfs", 400, []string{"mkfs.btrfs", "-q", "--mixed"}},
-	{"xfs", 680, []string{"mkfs.xfs", "-q"}}, // the smallest that mkfs.xfs makes has 300 MiB
+	{"xfs", 680, []string{"mkfs.xfs", "-q"}}, // the smallest XFS of mkfs.xfs has 300 MiB
 }
 
-// extlinuxCases boot the disks. The disk of XFS has its boot sector behind the superblock, and only syslinux's own code
-// finds it there.
+// extlinuxCases boots the disks. The XFS disk has its boot sector after the superblock, where only syslinux's own code
+// finds it.
 var extlinuxCases = []struct {
 	name   string
 	kind   string
 	code   func(testing.TB) []byte
 	starts int64
 	stale  stale
-	fails  []string // nil: it boots nevertheless
+	fails  []string // nil: it boots anyway
 }{
 	{"ext4, code that reads chs", "ext4", assembled(ownCHSCode), 128, staleCHS, ownCHSFailed},
 	{
@@ -233,7 +233,7 @@ var extlinuxCases = []struct {
 	{"xfs, syslinux code, which hands the entry over", "xfs", lbaBootCode, 2048, staleXFSHidden, nil},
 }
 
-// staleXFSHidden is staleHidden where the boot sector is the fifth sector.
+// staleXFSHidden is staleHidden for a boot sector in the fifth sector.
 var staleXFSHidden = stale{
 	"hidden sectors", func(w window) int64 { return (w.start+4)*sectorSize + 0x1C },
 	[]byte{63, 0, 0, 0},
@@ -241,8 +241,8 @@ var staleXFSHidden = stale{
 
 const extlinuxHeads = 16
 
-// extlinuxDrives makes a disk of each volume, adds them to a guest, and returns what installs extlinux there, which
-// wants a file system that is mounted.
+// extlinuxDrives makes a disk of each volume, adds them to a guest, and returns the command that installs extlinux
+// there, which needs a mounted file system.
 func extlinuxDrives(t testing.TB, s *linuxSetup, volumes ...extlinuxVolume) (disks map[string]string, install string) {
 	t.Helper()
 	disks = map[string]string{}
@@ -271,7 +271,7 @@ func (v extlinuxVolume) make(t testing.TB) string {
 	return raw
 }
 
-// liloDisk is a disk that LILO boots, with its map in the last partition.
+// liloDisk is a disk with LILO, and its map in the last partition.
 type liloDisk struct {
 	name    string
 	kind    string // of ext
@@ -280,7 +280,7 @@ type liloDisk struct {
 	home    int64  // sector of the first stage
 	mode    byte
 	compact bool
-	forged  bool // its stages have no code, so that the corpus is not needed
+	forged  bool // stages without code, so that no corpus is needed
 	linux   bool // Debian's kernel with an initial RAM disk, in place of one that prints a text
 }
 
@@ -298,7 +298,7 @@ var liloDisks = []liloDisk{
 }
 
 // liloKernel is a kernel of the oldest kind. LILO loads its system to 1000:0, and its setup jumps to the last sector of
-// that, which prints a text. No sector is like another.
+// the system, which prints a text. All sectors differ.
 func liloKernel(t testing.TB, sectors int) []byte {
 	t.Helper()
 	const setup = 4
@@ -318,7 +318,7 @@ func liloKernel(t testing.TB, sectors int) []byte {
 	return kernel
 }
 
-// build makes the disk with its files. root is the folder that they are from.
+// build makes the disk with the files in root.
 func (d liloDisk) build(t testing.TB) (raw, root string) {
 	t.Helper()
 	raw = blankDisk(t, max(d.size, bootDiskSize), fmt.Sprintf("label: dos\nlabel-id: 0x4c494c4f\n"+
@@ -345,7 +345,7 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	return raw, root
 }
 
-// install returns LILO as its installer would write it to the disk. Its stages are real ones.
+// install returns the content of LILO's installer: boot sector, map and stages. The stages are real.
 func (d liloDisk) install(t testing.TB, raw string) liloforge.Install {
 	t.Helper()
 	w := tableOf(t, raw)[0]
@@ -375,7 +375,7 @@ func liloStage(t testing.TB, name string) []byte {
 	return b
 }
 
-// onDisk calls change with the bytes of a raw disk. Its changes reach the file, or are lost if it is private.
+// onDisk calls change with the bytes of a raw disk. The changes are written to the file, unless it is private.
 func onDisk(t testing.TB, raw string, private bool, change func(b forge.Bytes)) {
 	t.Helper()
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
@@ -393,10 +393,10 @@ func onDisk(t testing.TB, raw string, private bool, change func(b forge.Bytes)) 
 	require.NoError(t, syscall.Munmap(b))
 }
 
-// extIn names an ext in a raw disk for the tools of e2fsprogs.
+// extIn addresses an ext in a raw disk for the tools of e2fsprogs.
 func extIn(raw string, w window) string { return fmt.Sprintf("%s?offset=%d", raw, w.start*sectorSize) }
 
-// statSize returns the size that debugfs shows of a file.
+// statSize returns the size of a file, from debugfs.
 func statSize(t testing.TB, stat string) (size int64) {
 	t.Helper()
 	_, rest, ok := strings.Cut(stat, "Size: ")
@@ -406,7 +406,7 @@ func statSize(t testing.TB, stat string) (size int64) {
 	return size
 }
 
-// fileSectors asks debugfs where a file lies.
+// fileSectors returns the sectors of a file, from debugfs.
 func fileSectors(t testing.TB, raw string, w window, path string) []int64 {
 	t.Helper()
 	stat := disktest.Output(t, "debugfs", "-R", "stat "+path, extIn(raw, w))
@@ -421,7 +421,7 @@ func fileSectors(t testing.TB, raw string, w window, path string) []int64 {
 func TestAlignedLiloBoots(t *testing.T) {
 	t.Parallel()
 	for _, d := range liloDisks {
-		if !d.linux || disktest.Exhaustive { // make boots has Linux, which takes long
+		if !d.linux || disktest.Exhaustive { // make boots uses Linux, which takes long
 			t.Run(d.name, d.run)
 		}
 	}
@@ -470,14 +470,14 @@ func (d liloDisk) run(t *testing.T) {
 	m.align(t, source)
 }
 
-// treeSum is the sum that Linux prints for its root, which was filled from a folder before LILO wrote its map.
+// treeSum is the digest that Linux prints of its root, whose content came from a folder before LILO wrote its map.
 func (d liloDisk) treeSum(t testing.TB, raw, root string) string {
 	t.Helper()
 	disktest.Run(t, "debugfs", "-R", "dump /boot/map "+filepath.Join(root, "boot/map"), extIn(raw, tableOf(t, raw)[0]))
 	return treeSum(t, root)
 }
 
-// TestLiloUnderAJournal refuses a map in an ext whose journal is to be replayed, whatever block it holds.
+// TestLiloUnderAJournal refuses a map in an ext whose journal must be replayed, whatever block it holds.
 func TestLiloUnderAJournal(t *testing.T) {
 	t.Parallel()
 	raw, _ := liloDisk{kind: "ext4", start: 63, mode: liloforge.LBA32, forged: true}.build(t)

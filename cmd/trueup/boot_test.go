@@ -17,25 +17,25 @@ import (
 
 // movedBoot is a disk that boots before and after its partitions move.
 type movedBoot struct {
-	plan   string // the name of its golden plan; empty: it has none
+	plan   string // name of its golden plan; empty for none
 	flags  []string
 	starts []int64                                 // LBAs of the partitions in the copy
-	unit   int64                                   // of the last one, in sectors, where starts is nil; 0: 2048
-	quick  bool                                    // make test starts the copy; make boots starts the source, too
-	boot   func(t testing.TB, image string) string // starts an image and returns what it shows
-	shows  string                                  // what the source shows
-	after  func(t testing.TB, dest string) string  // what the copy shows, if that is something else
+	unit   int64                                   // of the last partition in sectors, if starts is nil; 0: 2048
+	quick  bool                                    // make test boots the copy; make boots also boots the source
+	boot   func(t testing.TB, image string) string // starts an image and returns its output
+	shows  string                                  // output of the source
+	after  func(t testing.TB, dest string) string  // output of the copy, if different
 }
 
-// on boots by the BIOS of a PC.
+// on boots with the BIOS of a PC.
 func on(heads int64) func(t testing.TB, image string) string {
 	return func(t testing.TB, image string) string { t.Helper(); return boot(t, image, heads) }
 }
 
-// started reports whether the copy is started.
+// started reports whether to boot the copy.
 func (m movedBoot) started() bool { return m.quick || disktest.Exhaustive }
 
-// align aligns the disk, has the tools look at the copy, and boots it.
+// align aligns the disk, checks the copy with tools, and boots it.
 func (m movedBoot) align(t *testing.T, source string) (dest string) {
 	t.Helper()
 	if disktest.Exhaustive {
@@ -68,11 +68,11 @@ func (m movedBoot) align(t *testing.T, source string) (dest string) {
 	return dest
 }
 
-// last is the last element, of partitions the one with the file system.
+// last returns the last element: of partitions, the one with the file system.
 func last[T any](all []T) T { return all[len(all)-1] }
 
-// requireLeads requires that a sector number in the copy decides: with the old one, in as many bytes as it has, the
-// loader runs what lies at the old place, which says so.
+// requireLeads requires that a sector number in the copy is used: with the old number, the loader runs the sector at
+// the old place, which prints a text.
 func (m movedBoot) requireLeads(t *testing.T, dest string, at int64, old []byte) {
 	t.Helper()
 	broken := filepath.Join(t.TempDir(), "broken.raw")
@@ -82,8 +82,8 @@ func (m movedBoot) requireLeads(t *testing.T, dest string, at int64, old []byte)
 	require.Equal(t, staleShown, m.boot(t, broken), "with the old sector number at byte %d", at)
 }
 
-// stale is a stored position that trueup mends, put back to what it was before the move. The boot that then fails
-// proves that the boot which succeeded did so because of trueup.
+// stale restores the old value of a stored position that trueup repairs. If the boot then fails, the repair made it
+// succeed.
 type stale struct {
 	name  string
 	at    func(first window) int64
@@ -91,24 +91,24 @@ type stale struct {
 }
 
 var (
-	// staleCHS: bytes 1 to 3 of the first table entry, at 0x1BE, say cylinder 0, head 1, sector 1, which is LBA 63.
+	// staleCHS: bytes 1 to 3 of the first table entry, at 0x1BE: cylinder 0, head 1, sector 1, which is LBA 63.
 	staleCHS = stale{"start CHS", func(window) int64 { return 0x1BE + 1 }, []byte{1, 1, 0}}
 
-	// staleHidden: the hidden sectors of the BPB, at 0x1C, say 63.
+	// staleHidden: hidden sectors of the BPB, at 0x1C: 63.
 	staleHidden = stale{
 		"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C },
 		[]byte{63, 0, 0, 0},
 	}
 
-	// staleLBA: the start LBA of the first entry says 63.
+	// staleLBA: start LBA of the first entry: 63.
 	staleLBA = stale{"start LBA", func(window) int64 { return 0x1BE + 8 }, []byte{63, 0, 0, 0}}
 
-	// staleGPT: the start LBA of the first entry of the primary GPT says 1063.
+	// staleGPT: start LBA of the first entry of the primary GPT: 1063.
 	staleGPT = stale{"start LBA", func(window) int64 { return 2*sectorSize + 32 }, []byte{0x27, 0x04}}
 )
 
-// require puts the position back in a raw copy, and boots that where boot is set. It shows one of fails then; nil: it
-// boots nevertheless.
+// require restores the position in a raw copy, and with boot starts it. It must show one of fails; if that is nil, it
+// boots anyway.
 func (s stale) require(t *testing.T, raw string, fails []string, boot func(t testing.TB, image string) string) {
 	t.Helper()
 	at := s.at(tableOf(t, raw)[0])
@@ -130,13 +130,14 @@ type bootCase struct {
 	disk   bootDisk
 	flags  []string
 	starts []int64  // LBAs of the partitions in the result
-	stale  stale    // nothing is tried if it is empty
-	fails  []string // what the console shows with it; nil: it does not matter, the disk boots
-	view   bool     // a view of the disk is booted, too
-	quick  bool     // make test starts it: one row for each thing that only a start shows
+	stale  stale    // empty: not tried
+	fails  []string // console output with the old value; nil: irrelevant, the disk boots
+	view   bool     // also boot a view of the disk
+	quick  bool     // make test boots it: one row for each behaviour that only a boot shows
 }
 
-// LBA 128 is 64 KiB, where the rule `auto` puts partitions whose MBR code reads CHS; LBA 2048 is 1 MiB, for the rest.
+// LBA 128 is 64 KiB, the target of `auto` for partitions whose MBR code reads CHS; LBA 2048 is 1 MiB, the target for
+// all others.
 var bootCases = []bootCase{
 	{
 		name:   "code that reads chs, 16 heads, fat16, raw",
@@ -152,19 +153,19 @@ var bootCases = []bootCase{
 		disk:  bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 16, subformat: "monolithicFlat"},
 		flags: []string{"--boundary", "1M"}, starts: []int64{2048}, stale: staleCHS, fails: ownCHSFailed,
 	}, {
-		// LBA 2048 is cylinder 0, head 32, sector 33 with 255 heads. The descriptor says 16 heads and is wrong, as
-		// qemu-img always writes that; the table knows better.
+		// LBA 2048 is cylinder 0, head 32, sector 33 with 255 heads. The descriptor's 16 heads are wrong, as always
+		// with qemu-img; the table has the right number.
 		name:  "code that reads chs, 255 heads, 1 MiB asked for, sparse vmdk",
 		disk:  bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, subformat: "monolithicSparse"},
 		flags: []string{"--boundary", "1M"}, starts: []int64{2048}, stale: staleCHS, fails: ownCHSFailed,
 	}, {
-		// The first partition moves by 65 sectors and then ends before LBA 64325, the next multiple of 128 is 64384:
+		// The first partition moves by 65 sectors and then ends before LBA 64325. The next multiple of 128 is 64384, so
 		// the second partition moves from 64261 by 123.
 		name:   "code that reads chs, a data partition that moves by another distance, sparse vmdk",
 		disk:   bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, data: true, subformat: "monolithicSparse"},
 		starts: []int64{128, 64384}, stale: staleCHS, fails: ownCHSFailed,
 	}, {
-		// Such a disk just hangs when its CHS are stale, there is nothing to see.
+		// Such a disk just hangs with stale CHS, so there is no output.
 		name:   "parted code, which reads chs, fat16, raw",
 		disk:   bootDisk{code: chsBootCode, fat: 16, heads: 255},
 		starts: []int64{128},
@@ -195,8 +196,8 @@ var bootCases = []bootCase{
 	},
 }
 
-// TestAlignedDiskBoots has the tools look at each result. make boots starts each, too, and each source; make test those
-// that are quick.
+// TestAlignedDiskBoots checks each result with tools. make boots starts each result and each source; make test starts
+// the quick ones.
 func TestAlignedDiskBoots(t *testing.T) {
 	t.Parallel()
 	for _, c := range bootCases {
@@ -237,13 +238,13 @@ func (c bootCase) run(t *testing.T) {
 	}
 }
 
-// windows7Code is what a real Windows 7 wrote.
+// windows7Code is the code of a real Windows 7.
 func windows7Code(t testing.TB) []byte {
 	t.Helper()
 	return readAt(t, disktest.Corpus(t, "vmdk-rs/monolithicFlat-flat.vmdk.xz"), 0, codeSize)
 }
 
-// debianCode is what install-mbr of Debian's package mbr writes.
+// debianCode is the code of install-mbr in Debian's package mbr.
 func debianCode(t testing.TB) []byte {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
@@ -252,13 +253,12 @@ func debianCode(t testing.TB) []byte {
 	return readAt(t, image, 0, codeSize)
 }
 
-// TestClaimsAboutBootCode holds what inspect says about boot code against a boot: where it is said not to read CHS
-// bytes, they are made wrong, and where it is said to hand its entry over, the hidden sectors are, without which
-// syslinux finds itself only by that entry. That a wrong start CHS is fatal where it is read is shown by
-// TestAlignedDiskBoots.
+// TestClaimsAboutBootCode compares the boot code report of inspect with a boot. If the code is said not to read CHS
+// bytes, they are made wrong. If it is said to pass its entry on, the hidden sectors are made wrong, because syslinux
+// then finds itself only by that entry. TestAlignedDiskBoots shows that a wrong start CHS is fatal where it is read.
 func TestClaimsAboutBootCode(t *testing.T) {
 	t.Parallel()
-	altCode := func(t testing.TB) []byte { // told to boot partition 1
+	altCode := func(t testing.TB) []byte { // configured to boot partition 1
 		t.Helper()
 		code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
 		return append(code[:codeSize-1], 1)
@@ -292,15 +292,15 @@ func TestClaimsAboutBootCode(t *testing.T) {
 				disktest.WriteAt(t, raw, 0x1BE+1, []byte{5, 1, 0}) // LBA 315: no boot sector
 			}
 			require.Equal(t, booted, boot(t, raw, d.heads))
-			// 1000 sectors in front, and not 63
+			// 1000 sectors before it, not 63
 			disktest.WriteAt(t, raw, trackSectors*sectorSize+0x1C, []byte{0xE8, 3, 0, 0})
 			require.Equal(t, tc.over, boot(t, raw, d.heads) == booted)
 		})
 	}
 }
 
-// TestAlignedGPTBoots moves the partition that a BIOS boots from by an attribute of the GPT. The code in sector 0 is
-// that of syslinux; it reads the entries of the table and checks no sums, so sgdisk is asked about those.
+// TestAlignedGPTBoots moves a partition that a BIOS boots by an attribute of the GPT. The code in sector 0 is
+// syslinux's; it reads the entries but no checksums, so sgdisk checks those.
 func TestAlignedGPTBoots(t *testing.T) {
 	t.Parallel()
 	m := movedBoot{starts: []int64{4096, 2048}, quick: true, boot: on(255), shows: booted}
@@ -323,9 +323,9 @@ func gptBootDisk(t testing.TB) string {
 	return source
 }
 
-// TestBootsByTheGeometryOfAVHD starts a guest that reads CHS in a VHD, before and after, with the geometry of the
-// footer, as machines of VHDs do: 1023 cylinders of 4 heads and 17 sectors, all of them one FAT16. QEMU's BIOS
-// translates more than 1024 cylinders, as others do.
+// TestBootsByTheGeometryOfAVHD boots a guest that reads CHS from a VHD, before and after, with the geometry of the
+// footer, as VHD machines use it: 1023 cylinders of 4 heads and 17 sectors, all in one FAT16. Like other BIOSes, QEMU's
+// translates more than 1024 cylinders.
 func TestBootsByTheGeometryOfAVHD(t *testing.T) {
 	t.Parallel()
 	const heads, track, cylinders = 4, 17, 1023
@@ -365,8 +365,8 @@ func TestBootsByTheGeometryOfAVHD(t *testing.T) {
 	require.Contains(t, trial.After.shown(), booted)
 }
 
-// dosDrivesCode is testdata/dos-drives.S: it finds the logical drives as MS-DOS does, and prints the names in their
-// boot sectors.
+// dosDrivesCode is testdata/dos-drives.S: it finds logical drives like MS-DOS, and prints the names in their boot
+// sectors.
 const dosDrivesCode = "" +
 	"fa31c08ed0bc00708ed88ec0fbfce800005db408b28055cd135d31c08ec083e1" +
 	"3f890e00840fb6d64289160284b90100b600bb0080e87800bebe81b90400807c" +
@@ -376,15 +376,15 @@ const dosDrivesCode = "" +
 	"0574a88db6ba00b90500e80b00f4ebfdb80102b280cd13c3ac3c207302b03f51" +
 	"bb0700b40ecd1059e2eec320656e642e"
 
-// What the console shows when both drives are found. FAT's boot sector has room for code at codeOfFAT.
+// Console output when both drives are found. FAT's boot sector has room for code at codeOfFAT.
 const (
 	dosDrives = "drive-D drive-E  end."
 	codeOfFAT = 0x3e
 )
 
-// TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, as DOS
-// and Windows 95 to ME do: a disk of 16 heads as FDISK of DOS made them, with a FAT16 and an extended partition of type
-// 05 with two more, whose boot records begin cylinders. The boot sector of the first one lists the drives.
+// TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, like
+// DOS and Windows 95 to ME. The disk has 16 heads and the layout of DOS FDISK: a FAT16, and an extended partition of
+// type 05 with two more, whose boot records begin cylinders. The boot sector of the first one lists the drives.
 func TestDOSFindsItsLogicalDrives(t *testing.T) {
 	t.Parallel()
 	const heads, cylinder = 16, 16 * trackSectors
@@ -425,9 +425,8 @@ func TestDOSFindsItsLogicalDrives(t *testing.T) {
 	}
 }
 
-// TestMovedDiskBoots boots disks under their own names: after an exchange and a move in place, after a kill and what
-// goes on from it, and after what brings the old disk back. make boots runs all rows, make test the exchange and the
-// move that is resumed.
+// TestMovedDiskBoots boots disks under their own names: after an exchange, a move in place, a resumed move, and undo.
+// make boots runs all rows, make test only the exchange and the resumed move.
 func TestMovedDiskBoots(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-system-x86_64")
@@ -437,8 +436,8 @@ func TestMovedDiskBoots(t *testing.T) {
 		"gpt": gptBootDisk,
 	}
 	for name, c := range map[string]struct {
-		steps [][]string // commands; one without a name is a move in place that is killed
-		moved bool       // at the end; else the disk has its old bytes
+		steps [][]string // commands; an empty name is a killed move in place
+		moved bool       // at the end; otherwise the disk has its old bytes
 		quick bool
 	}{
 		"exchanged":                        {[][]string{{"replace"}}, true, true},

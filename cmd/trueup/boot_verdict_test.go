@@ -15,19 +15,19 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// judged is a disk that trueup boot starts as it is and aligned. Each of its corrections that is taken back alone makes
-// the aligned one boot differently.
+// judged is a disk for trueup boot. Without any one of its corrections, the aligned disk boots differently.
 type judged struct {
 	disk    func(t testing.TB) string
 	flags   []string
-	shows   string // by both runs, on the screen or on the serial port
+	shows   string // output of both runs, on the screen or the serial port
 	without []takenBack
 }
 
-// takenBack are corrections of a plan, by a part of their reasons. The aligned disk without them shows something else.
+// takenBack lists corrections of a plan, by a part of their reasons. Without them, the output of the aligned disk
+// differs.
 type takenBack struct{ patches, shows string }
 
-// run compares both boots, and then boots that lack a correction.
+// run compares both boots, then boots without each correction.
 func (j judged) run(t *testing.T) {
 	t.Helper()
 	disktest.Tool(t, "qemu-system-x86_64")
@@ -37,7 +37,7 @@ func (j judged) run(t *testing.T) {
 	require.Equal(t, "same", r.Verdict, r.Reason)
 	require.Contains(t, r.Before.shown()+r.Reason, j.shows)
 	require.Contains(t, r.After.shown()+r.Reason, j.shows)
-	var moves []string // the flags that name partitions
+	var moves []string // flags that select partitions
 	for i, f := range j.flags {
 		if f == "--partition" {
 			moves = append(moves, j.flags[i:i+2]...)
@@ -54,7 +54,7 @@ func (j judged) run(t *testing.T) {
 	}
 }
 
-// shown returns all that a run of a trial showed as text.
+// shown returns all text output of a run of a trial.
 func (r *jsonRun) shown() string {
 	var b strings.Builder
 	for _, s := range r.Screens {
@@ -63,8 +63,8 @@ func (r *jsonRun) shown() string {
 	return b.String() + r.Serial
 }
 
-// qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk
-// that trueup serves. The corrections are taken back there. moves names the partitions that move.
+// qemu returns a program for --qemu: QEMU with an overlay of a few sectors in its second start, where the corrections
+// are undone. moves lists the partitions that move.
 func (w takenBack) qemu(t *testing.T, source string, moves []string) string {
 	t.Helper()
 	plan := trueupJSON[struct {
@@ -76,7 +76,7 @@ func (w takenBack) qemu(t *testing.T, source string, moves []string) string {
 	dir, err := os.MkdirTemp("", "trueup-layer-") //nolint:usetesting // QEMU runs as another user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o777)) // the script notes there that it ran
+	require.NoError(t, os.Chmod(dir, 0o777)) // the script records its run there
 	aligned, layer := filepath.Join(t.TempDir(), "aligned.raw"), filepath.Join(dir, "layer.qcow2")
 	require.Equal(t, 0, trueup(t, append([]string{"align", source, aligned}, moves...)...).code)
 	disktest.Run(t, "qemu-img", "create", "-f", "qcow2", "-o", "cluster_size=512", "-b", aligned, "-F", "raw", layer)
@@ -92,7 +92,7 @@ func (w takenBack) qemu(t *testing.T, source string, moves []string) string {
 		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", write, layer)
 	}
 	require.True(t, found, "no %q in %+v", w.patches, plan.Patches)
-	disktest.Run(t, "qemu-img", "rebase", "-u", "-f", "qcow2", "-b", "", layer) // what is below comes with --qemu
+	disktest.Run(t, "qemu-img", "rebase", "-u", "-f", "qcow2", "-b", "", layer) // the lines below come with --qemu
 	script := fmt.Sprintf(`#!/bin/sh
 for a; do
 	shift
@@ -107,18 +107,18 @@ done
 exec %s "$@"
 `, layer, disktest.Tool(t, "qemu-system-x86_64"))
 	qemu := filepath.Join(dir, "qemu")
-	// Another process writes it: a file that this one had open to write might be busy.
+	// Another process writes it, because a file that this process had open for writing could be busy.
 	disktest.RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, qemu)
 	return qemu
 }
 
-// Flags of machines. A kernel unpacks itself behind a screen that rests.
+// Machine flags. A kernel unpacks itself behind a static screen.
 var (
 	loaderFlags = []string{"--memory", "64", "--settle", "2", "--seconds", "600"}
 	linuxFlags  = []string{"--memory", "256", "--settle", "10", "--seconds", "900"}
 )
 
-// TestVerdictOnBoots starts real loaders. make boots has all of them, make test the first.
+// TestVerdictOnBoots starts real loaders: make boots all of them, make test the first.
 func TestVerdictOnBoots(t *testing.T) {
 	t.Parallel()
 	lba := bootDisk{code: assembled(ownLBACode), fat: 16, heads: 16}
@@ -199,7 +199,7 @@ const (
 	espSectors = 130_000
 )
 
-// efiProgram is a program for UEFI that prints the marker on every console: a GRUB without modules on disk.
+// efiProgram is a UEFI program that prints the marker on every console: a GRUB without modules on disk.
 func efiProgram(t testing.TB) string {
 	t.Helper()
 	disktest.DataFile(t, "/usr/lib/grub/x86_64-efi/kernel.img")
@@ -210,7 +210,7 @@ func efiProgram(t testing.TB) string {
 	return path
 }
 
-// uefiDisk makes a GPT whose only partition is an EFI system partition with these files: paths on it and of the host.
+// uefiDisk makes a GPT with an EFI system partition, and copies these files of the host into it.
 func uefiDisk(t testing.TB, files ...[2]string) (raw string) {
 	t.Helper()
 	raw = disktest.Blank(t, "uefi.raw", bootDiskSize+1<<20)
@@ -237,7 +237,7 @@ func firmwareMemory(t testing.TB) string {
 	return hostFile(t, string(disktest.ReadFile(t, disktest.DataFile(t, ovmfVars))))
 }
 
-// movedESP is a disk of uefiDisk that boots.
+// movedESP is a uefiDisk that boots.
 var movedESP = movedBoot{
 	starts: []int64{2048}, shows: booted, boot: func(t testing.TB, image string) string {
 		t.Helper()
@@ -245,8 +245,8 @@ var movedESP = movedBoot{
 	},
 }
 
-// TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader lies where firmware looks without a boot
-// entry. make boots starts it before, too.
+// TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader has the default path. make boots starts it
+// before, too.
 func TestAlignedUEFIBoots(t *testing.T) {
 	t.Parallel()
 	m := movedESP
@@ -256,11 +256,11 @@ func TestAlignedUEFIBoots(t *testing.T) {
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 }
 
-// TestStoredBootEntriesAfterTheMove settles what boot entries are worth after a move. The shell of the firmware writes
-// two, as installers do, while the partition is where it was; the disk has no loader that would be started without one.
-// An entry of the usual short form, which begins with HD(), holds number, GUID, start and size, and EDK2 finds the
-// partition by the GUID: it boots. One with the whole path of devices is compared byte by byte. Hence the note on
-// NVRAM, which is a warning where \EFI\BOOT has no loader. The firmware is a matter of make boots.
+// TestStoredBootEntriesAfterTheMove tests boot entries after a move. The shell of the firmware writes two, like
+// installers, before the move; the disk has no loader at the default path. A short-form entry, which begins with HD(),
+// holds number, GUID, start and size, and EDK2 finds the partition by GUID: it boots. A full device path is compared
+// byte by byte: hence the note on NVRAM, which is a warning if \EFI\BOOT has no loader. Only make boots starts the
+// firmware.
 func TestStoredBootEntriesAfterTheMove(t *testing.T) {
 	t.Parallel()
 	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`
@@ -289,8 +289,8 @@ func TestStoredBootEntriesAfterTheMove(t *testing.T) {
 	require.Regexp(t, `starting Boot\d+ "short"`, shown)
 }
 
-// TestAlignedHybridMBRBoots boots FreeDOS by the active slot of a hybrid MBR after the move, and in make boots before
-// it. The code in sector 0 reads the CHS bytes of the slot: with the old ones in the copy it does not boot.
+// TestAlignedHybridMBRBoots boots FreeDOS from the active slot of a hybrid MBR after the move, and in make boots also
+// before. The code in sector 0 reads the CHS bytes of the slot: with the old bytes, the copy does not boot.
 func TestAlignedHybridMBRBoots(t *testing.T) {
 	t.Parallel()
 	loaders := filepath.Join(disktest.CorpusDir(t), "loaders", "freedos") //nolint:misspell // FreeDOS
@@ -310,7 +310,7 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	disktest.WriteAt(t, source, w.start*sectorSize+0x24, []byte{0x80}) // the drive
 	disktest.WriteAt(t, source, 0, chsBootCode(t))
 	disktest.WriteAt(t, source, 446+16, []byte{0x80})   // slot 2 is active
-	disktest.WriteAt(t, source, 446+16+4, []byte{0x06}) // DOS does not read type 07
+	disktest.WriteAt(t, source, 446+16+4, []byte{0x06}) // DOS does not support type 07
 	if disktest.Exhaustive {
 		require.Equal(t, booted, boot(t, source, d.heads), "before")
 	}

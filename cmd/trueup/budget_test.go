@@ -24,20 +24,20 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// The disks here have 64 TiB, or what their format can say, and hold xpDisk at their start. Their tables are as large
-// as they can be. Nothing else is stored, so the files are small, or holes.
+// The disks here have 64 TiB, or the maximum of their format, with xpDisk at the start. Their tables have the maximum
+// size. Nothing else is stored, so the files are small or sparse.
 const giantSize = 64 << 40
 
 const giantBits = 16 // of clusters of qcow2
 
-// giantLink is one image of a chain: its file, and that of its parent, empty for the last.
+// giantLink is an image of a chain: its file and that of its parent, which is empty for the last.
 type giantLink struct{ name, parent string }
 
-// giantImages write a disk into a folder, of which the parent is in place.
+// giantImages writes a disk into a folder that already has the parent.
 var giantImages = map[string]struct {
 	ext   string
 	size  int64
-	alone bool // has no chains
+	alone bool // without chains
 	write func(t testing.TB, dir string, link giantLink)
 }{
 	"qcow2, clusters of 64 KiB": {
@@ -118,7 +118,7 @@ var giantImages = map[string]struct {
 	"vmdk, 4096 sparse extents": {ext: "vmdk", size: giantSize, alone: true, write: giantSplit(4096, giantSize)},
 	"vmdk, 240 sparse extents":  {ext: "vmdk", size: 60 << 40, write: giantSplit(240, 60<<40)},
 	"vmdk, COWD": {
-		ext: "vmdk", size: giantSize, // 64 extents of 1 TiB, each of which has a directory of 2 MiB
+		ext: "vmdk", size: giantSize, // 64 extents of 1 TiB, each with a directory of 2 MiB
 		write: func(t testing.TB, dir string, link giantLink) {
 			t.Helper()
 			const n = 64
@@ -126,7 +126,7 @@ var giantImages = map[string]struct {
 			write := func(disk []byte) func(path string) {
 				return func(path string) {
 					c := vmdkforge.NewCOWD(disk, 1, nil)
-					behind := c.GD + 512 // where the tables come, and go on behind the longer directory
+					behind := c.GD + 512 // the tables start here, and continue after the longer directory
 					shift := uint32(sectors/4096*4-512) / 512
 					for at := c.GD; at < c.GD+512+vmdkforge.COWDTable*int64(len(c.Tables)) &&
 						at < int64(len(c.Bytes)); at += 4 {
@@ -166,7 +166,7 @@ var giantImages = map[string]struct {
 	},
 	"raw": {ext: "raw", size: 8 << 40, alone: true, write: giantRaw},
 	"vmdk, flat, 4096 extents": {
-		ext: "vmdk", size: 8 << 40, alone: true, // a file of 8 TiB, of which the descriptor names 4096 parts
+		ext: "vmdk", size: 8 << 40, alone: true, // a file of 8 TiB, of which the descriptor uses 4096 parts
 		write: func(t testing.TB, dir string, link giantLink) {
 			t.Helper()
 			giantRaw(t, dir, giantLink{name: "x-flat.vmdk"})
@@ -180,8 +180,8 @@ var giantImages = map[string]struct {
 	},
 }
 
-// TestLargestImages holds inspect to its budget on the largest image of each format, which has sixteen such parents if
-// the format has any.
+// TestLargestImages limits inspect to its budget on the largest image of each format, with sixteen such parents if the
+// format has parents.
 func TestLargestImages(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Sorted(maps.Keys(giantImages)) {
@@ -196,7 +196,7 @@ func TestLargestImages(t *testing.T) {
 				g.write(t, dir, link)
 			}
 
-			// The partition at the start of the disk is found, and that it lies badly.
+			// The partition at the start of the disk is found and misaligned.
 			r := measure(t, []string{"inspect", "--json", filepath.Join(dir, link.name)})[0]
 			require.Equal(t, 3, r.code, "%s%s", r.stdout, r.stderr)
 			var report jsonInspect
@@ -208,7 +208,7 @@ func TestLargestImages(t *testing.T) {
 	}
 }
 
-// sparsely writes pieces of a file by their places; all else, up to its size, is a hole.
+// sparsely writes pieces of a file; the rest, up to its size, is a hole.
 func sparsely(t testing.TB, path string, size int64, pieces map[int64][]byte) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -221,7 +221,7 @@ func sparsely(t testing.TB, path string, size int64, pieces map[int64][]byte) {
 	}
 }
 
-// contents are what the link itself stores: the last one of a chain has the disk.
+// contents is the data of the link itself: the last one of a chain has the disk.
 func (l giantLink) contents() []byte {
 	if l.parent != "" {
 		return make([]byte, hostile.Sectors*512)
@@ -256,11 +256,11 @@ func giantVHD(size int64) func(testing.TB, string, giantLink) {
 	}
 }
 
-// maxGPTEntries is the largest table that is read.
+// maxGPTEntries is the size of the largest supported table.
 const maxGPTEntries = 16_384
 
-// giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the
-// full length. Each holds what fill puts into its 7 sectors.
+// giantGPT is a disk with the maximum number of partitions, 4 KiB apart from one LBA on, with names of full length.
+// fill fills the 7 sectors of each.
 func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -283,8 +283,8 @@ func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing
 	}
 }
 
-// TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie
-// badly, and that hold file systems, good ones and broken ones. make test has the dearest of these.
+// TestLargestGPT limits inspect and plan to the budget on the largest table: with aligned partitions, misaligned ones,
+// and valid and broken file systems. make test runs the most expensive of these.
 func TestLargestGPT(t *testing.T) {
 	t.Parallel()
 	empty := func(forge.Bytes, int64) {}
@@ -300,7 +300,7 @@ func TestLargestGPT(t *testing.T) {
 	}{
 		"aligned":             {giantGPT(8192, empty), 0, 0, 0},
 		"misaligned":          {giantGPT(8191, empty), 3, 0, maxGPTEntries},
-		"misaligned, ext":     {giantGPT(8191, ext), 1, 1, maxGPTEntries}, // more that hold data than are looked at
+		"misaligned, ext":     {giantGPT(8191, ext), 1, 1, maxGPTEntries}, // more than are examined
 		"misaligned, bad FAT": {giantGPT(8191, fat), 1, 1, maxGPTEntries + 1024},
 	} {
 		if name != "misaligned, bad FAT" && !disktest.Exhaustive {
@@ -308,7 +308,7 @@ func TestLargestGPT(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
-			// One launcher each: it keeps what it read, and what it has would count to the next run.
+			// One launcher for each run, because it would count the reads of all.
 			measured := func(args ...string) result { return measure(t, append(args, "--boundary", "4K", path))[0] }
 			inspect, plan := measured("inspect", "--json"), measured("plan", "--json")
 			require.Equal(t, c.inspect, inspect.code, inspect.stderr)
@@ -325,7 +325,7 @@ func TestLargestGPT(t *testing.T) {
 	}
 }
 
-// vmdkText is the descriptor of a link. All have the CID that a parent must have.
+// vmdkText is the descriptor of a link. All have the CID expected of a parent.
 func (l giantLink) vmdkText(createType string, extents ...string) string {
 	text := vmdkforge.Descriptor(createType, extents...)
 	if l.parent == "" {
@@ -335,7 +335,7 @@ func (l giantLink) vmdkText(createType string, extents ...string) string {
 		l.parent), 1)
 }
 
-// enlarge gives v a directory behind its end, for a disk of so many sectors, and returns it.
+// enlarge gives v a directory after its end, for a disk of this many sectors, and returns it.
 func enlarge(v *vmdkforge.Sparse, sectors int64) []byte {
 	gd := make([]byte, (sectors/(128*512)*4+511)/512*512)
 	copy(gd, v.Bytes[v.GD:v.GD+4])
@@ -346,8 +346,8 @@ func enlarge(v *vmdkforge.Sparse, sectors int64) []byte {
 	return gd
 }
 
-// extents writes the descriptor of a link and its extents: the first holds what the link does, the others are one and
-// the same file, by many names.
+// extents writes the descriptor of a link and its extents: the first has the data of the link, the others are the same
+// file under many names.
 func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, sectors int64, first,
 	others func(path string),
 ) {
@@ -366,7 +366,7 @@ func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, se
 	writeText(l.name, l.vmdkText(createType, lines...))(t, dir)
 }
 
-// giantSplit has n extents. 4096 are as many as there may be; seventeen times 240 are nearly that.
+// giantSplit has n extents: 4096 is the maximum, and seventeen times 240 is close to it.
 func giantSplit(n int, size int64) func(testing.TB, string, giantLink) {
 	return func(t testing.TB, dir string, link giantLink) {
 		t.Helper()
@@ -384,7 +384,7 @@ func giantSplit(n int, size int64) func(testing.TB, string, giantLink) {
 	}
 }
 
-// giant makes a disk of 64 TiB of v, whose one directory lies at a byte of the file.
+// giant turns v into a disk of 64 TiB whose only directory is at the given byte.
 func giant(v *vmdkforge.Sparse, gd int) {
 	v.U32(vmdkforge.Flags, 1)
 	v.U64(vmdkforge.RGDOffset, 0)

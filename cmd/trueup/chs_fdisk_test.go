@@ -16,7 +16,7 @@ import (
 // chsLimit is the first cylinder that CHS bytes cannot name.
 const chsLimit = 1024
 
-// entryCHS is what an entry of a table says in CHS bytes, and in LBAs of the disk.
+// entryCHS holds the CHS bytes of a table entry, and its LBAs.
 type entryCHS struct {
 	where                             string
 	startCylinder, startHead, startIn int64
@@ -69,9 +69,9 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 }
 
 // TestCHSOfEveryEntry moves primary and logical partitions that fdisk laid out under two geometries, some of them
-// behind the last cylinder that CHS bytes can name, one with an end in the middle of a cylinder. Every start, those in
-// extended boot records too, is then right in the geometry of the table; every end is the last head and sector of its
-// cylinder, or FE FF FF. fdisk itself finds no start that is wrong.
+// beyond the last cylinder of CHS, one with an end in the middle of a cylinder. Every start, also in extended boot
+// records, is then right in the geometry of the table; every end is the last head and sector of its cylinder, or FE FF
+// FF. fdisk itself finds no wrong start.
 func TestCHSOfEveryEntry(t *testing.T) {
 	t.Parallel()
 	for _, heads := range []int64{16, 255} {
@@ -91,7 +91,7 @@ func TestCHSOfEveryEntry(t *testing.T) {
 				"n", "e", "3", at(20, 0), at(chsLimit+50, -1),
 				"n", "l", at(20, trackSectors), at(30, -1),
 				"n", "l", at(30, trackSectors), at(chsLimit-10, -1),
-				"n", "l", at(chsLimit-10, trackSectors), at(chsLimit+5, -1), // it ends behind the limit
+				"n", "l", at(chsLimit-10, trackSectors), at(chsLimit+5, -1), // it ends beyond the limit
 				"n", "l", at(chsLimit+5, trackSectors), at(chsLimit+50, -1), // it starts there
 				"w")
 			before := entriesOf(t, source)
@@ -128,15 +128,15 @@ func TestCHSOfEveryEntry(t *testing.T) {
 // fourK is the size in bytes of the sectors of the disks here.
 const fourK = 4096
 
-// fourKVolumes are what such a disk holds. Positions are in sectors; the wanted ones are the next multiples of 1 MiB
-// behind what lies in front.
+// fourKVolumes are the volumes of such a disk. Positions are in sectors; expected starts are the next multiples of 1
+// MiB after the preceding partition.
 var fourKVolumes = []madeVolume{
 	{kind: "ntfs", label: "NT", start: 263, sectors: 4000, wantStart: 512},
 	{kind: "vfat", label: "FATTY", start: 4502, sectors: 6000, wantStart: 4608},
 	{kind: "ext4", label: "EX", start: 11001, sectors: 4000, wantStart: 11008},
 }
 
-// fourKDisk is a raw disk of 128 MiB whose table, of a kind that fdisk knows, counts sectors of 4096 bytes.
+// fourKDisk is a raw disk of 128 MiB whose table, of a kind known to fdisk, has sectors of 4096 bytes.
 func fourKDisk(t testing.TB, label string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -18,17 +18,17 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// destDevice is a loop device over a sparse file of so many bytes, and the file.
+// destDevice returns a loop device over a sparse file of this size, and the file.
 func destDevice(t testing.TB, size int64) (device, file string) {
 	t.Helper()
 	file = disktest.Blank(t, "device", size)
 	return disktest.LoopDevice(t, file), file
 }
 
-// deviceSize is larger than the disk of testdata, and no multiple of anything.
+// deviceSize is larger than the disk of testdata, and not a round number.
 const deviceSize = 12<<20 + 512*7
 
-// overwriteFlag finds the flag in a refusal, as a user would copy it.
+// overwriteFlag extracts the flag from a refusal, like a user.
 var overwriteFlag = regexp.MustCompile(`--overwrite-content '([^']*)'`)
 
 // onDevice aligns onto a device.
@@ -37,8 +37,8 @@ func onDevice(t testing.TB, source, device string, more ...string) result {
 	return trueup(t, append([]string{"align", source, device}, more...)...)
 }
 
-// TestAlignOntoDevice writes onto a blank device, and onto what the user names. The result is what a file holds, with
-// zeros up to the end of the device.
+// TestAlignOntoDevice writes onto a blank device, and onto one whose content the user confirms. The result equals a
+// file, with zeros up to the end of the device.
 func TestAlignOntoDevice(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -49,7 +49,7 @@ func TestAlignOntoDevice(t *testing.T) {
 
 	link := filepath.Join(t.TempDir(), "lv")
 	require.NoError(t, os.Symlink(device, link))
-	answer := trueupJSON[jsonAlign](t, 0, "align", source, link) // a link to the node, as LVM has them
+	answer := trueupJSON[jsonAlign](t, 0, "align", source, link) // a link to the node, like in LVM
 	require.Equal(t, []any{link, "raw", true, []string{device}},
 		[]any{answer.Dest, answer.Disks[0].Format, answer.Written, answer.Files})
 	require.Equal(t, sha256Of(t, want), sha256Of(t, file))
@@ -64,7 +64,7 @@ func TestAlignOntoDevice(t *testing.T) {
 	require.Equal(t, 4, onDevice(t, source, device, "--overwrite-content", found[1]+" ").code)
 	require.Equal(t, sha256Of(t, want), sha256Of(t, file), "a refusal writes nothing")
 
-	// Old bytes everywhere, and superblocks at both ends.
+	// Old bytes everywhere, with superblocks at both ends.
 	require.NoError(t, os.WriteFile(file, noise("old", deviceSize), 0o600))
 	disktest.Run(t, "mke2fs", "-q", "-F", "-L", "it's", device)
 	r = onDevice(t, source, device)
@@ -84,7 +84,7 @@ func TestAlignOntoDevice(t *testing.T) {
 	require.Less(t, st.Sys().(*syscall.Stat_t).Blocks*512, int64(8<<20), "--discard gives back what is zero")
 }
 
-// TestGPTOntoDevice has the backup of the GPT at the end of a device that is larger than the disk.
+// TestGPTOntoDevice requires the backup GPT at the end of a device that is larger than the disk.
 func TestGPTOntoDevice(t *testing.T) {
 	t.Parallel()
 	raw := disktest.Blank(t, "gpt.raw", 8<<20)
@@ -104,7 +104,7 @@ func TestGPTOntoDevice(t *testing.T) {
 	}
 }
 
-// TestDevicesRefused refuses each device that is in use or does not fit, by name, and leaves its bytes as they are.
+// TestDevicesRefused refuses each device that is in use or does not fit, and leaves its bytes unchanged.
 func TestDevicesRefused(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -131,7 +131,7 @@ func TestDevicesRefused(t *testing.T) {
 		refuse(t, 4, source, device, file, kept)
 	})
 	t.Run("mounted elsewhere", func(t *testing.T) {
-		// A mount in another namespace is one that /proc does not show here.
+		// A mount in another namespace, which /proc does not show here.
 		cmd := exec.Command(disktest.Tool(t, "unshare"), "--mount", "--propagation", "private", "sh", "-c",
 			`mount -o ro "$0" "$1" && echo up && read x`, device, t.TempDir())
 		end, err := cmd.StdinPipe()
@@ -211,7 +211,8 @@ func TestDevicesRefused(t *testing.T) {
 	})
 }
 
-// unfinishedDevice requires that a device with an unfinished copy is a disk for no program, and free for the next run.
+// unfinishedDevice requires that no program finds a disk on a device with an unfinished copy, and that the next run can
+// write it.
 func unfinishedDevice(t testing.TB, device string) {
 	t.Helper()
 	r := run(t, "blkid", "-p", device)
@@ -228,7 +229,7 @@ func unfinishedDevice(t testing.TB, device string) {
 	require.Contains(t, r.stdout, `"code": "unfinished"`)
 }
 
-// TestDeviceWriteErrors writes onto a device whose storage has no room for it, as a thin volume of a full pool.
+// TestDeviceWriteErrors writes onto a device whose storage is full, like a full thin pool.
 func TestDeviceWriteErrors(t *testing.T) {
 	t.Parallel()
 	for name, on := range smallStorages {
@@ -255,10 +256,10 @@ func TestDeviceWriteErrors(t *testing.T) {
 	}
 }
 
-// slowWrites have strace delay each write of a program. The program is the child of the caller, and gets its signals.
+// slowWrites delays each write of a program with strace. The program is the child of the caller, and gets its signals.
 var slowWrites = []string{"-D", "-f", "-qq", "-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_enter=1s"}
 
-// A run that is interrupted says once what it leaves: nothing was written, or a device that is marked.
+// An interrupted run reports once what it leaves: nothing was written, or a marked device.
 func TestInterruptedDevice(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 8)
@@ -295,8 +296,8 @@ func isMarked(t testing.TB, file string) bool {
 // deviceCalls are the system calls that change a device.
 const deviceCalls = "/^(pwrite64|ioctl|fsync|fallocate)$"
 
-// TestKillDevice kills a copy onto a device in front of its system calls: it is as it was, marked, or complete, and the
-// next run completes it. Only where the edges are no longer clear it wants a flag.
+// TestKillDevice kills a copy onto a device before its system calls: the device is unchanged, marked, or complete, and
+// the next run completes it. Only if the edges are no longer clear, it requires a flag.
 func TestKillDevice(t *testing.T) {
 	t.Parallel()
 	strace, source := disktest.Tool(t, "strace"), sampleDisk(t)
@@ -328,7 +329,7 @@ func TestKillDevice(t *testing.T) {
 	for n := range kills {
 		clear()
 		var p callPoint
-		if n < len(points) { // threads share the calls in another way each time, so that some runs come to their end
+		if n < len(points) { // threads share the calls differently each time, so some runs end
 			p = points[n]
 			inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
 			_ = run(t, strace, traced("-e", "trace="+p.call, "-e", inject)...)

@@ -17,20 +17,20 @@ const (
 	// One cylinder of the 255/63 geometry. XP and its contemporaries end partitions on such a boundary and leave the
 	// last, incomplete cylinder of the disk free.
 	cylinder = 255 * 63
-	// The first track, which belongs to the master boot record; the first partition follows.
+	// The first track, which belongs to the master boot record. The first partition follows it.
 	firstTrack = 63
 )
 
-// madeVolume is one partition of a test disk, and the file system in it. Positions are in sectors.
+// madeVolume is a partition of a test disk with its file system. Positions are in sectors.
 type madeVolume struct {
 	kind, label    string
 	start, sectors int64
-	wantStart      int64  // where align must put it
-	typ            string // as sfdisk prints it
+	wantStart      int64  // expected start in the copy
+	typ            string // in the notation of sfdisk
 	active         bool
 }
 
-// madeDisk is a disk that sfdisk and the mkfs tools make. Positions are in sectors.
+// madeDisk is a disk made by sfdisk and the mkfs tools. Positions are in sectors.
 type madeDisk struct {
 	name        string
 	sectors     int64
@@ -40,9 +40,8 @@ type madeDisk struct {
 	volumes     []madeVolume
 }
 
-// madeDisks are the kinds of misaligned disks that the main job is about. The expected starts are worked out by hand:
-// the next multiple of 128 sectors where the boot code reads CHS, of 2048 where it does not, that does not touch the
-// partition before.
+// madeDisks lists kinds of misaligned disks. The expected starts are worked out by hand: the first multiple after the
+// preceding partition, of 128 sectors if the boot code reads CHS, otherwise of 2048.
 var madeDisks = []madeDisk{
 	{
 		name:    "xp, lba 63, one ntfs",
@@ -73,7 +72,7 @@ var madeDisks = []madeDisk{
 	},
 	{
 		name: "fat16 at lba 63, no slack behind it",
-		// 2048 + 32067 sectors need 16.7 MiB, and a disk that grows becomes a whole number of MiB.
+		// 2048 + 32067 sectors need 16.7 MiB, and a growing disk is rounded up to whole MiB.
 		sectors: 2 * cylinder, wantSectors: 17 * 2048,
 		bootCode: lbaBootCode, adapter: "ide",
 		volumes: []madeVolume{
@@ -115,7 +114,7 @@ var madeDisks = []madeDisk{
 	},
 }
 
-// madeFiles are what every volume of a test disk holds. The contents depend on the label alone.
+// madeFiles is the content of every test volume. It depends on the label alone.
 func (v madeVolume) files() map[string][]byte {
 	return map[string][]byte{
 		"hello.txt":             []byte("This is " + v.label + ".\n"),
@@ -124,7 +123,7 @@ func (v madeVolume) files() map[string][]byte {
 	}
 }
 
-// make copies the disk as a raw file to dir.
+// make copies the disk to dir as a raw file.
 func (d madeDisk) make(t testing.TB, dir string) string {
 	t.Helper()
 	recipe := []string{
@@ -137,7 +136,7 @@ func (d madeDisk) make(t testing.TB, dir string) string {
 	return raw
 }
 
-// build builds the disk in dir. Nothing needs root: each volume is made in a file of its own and copied to its place.
+// build builds the disk in dir without root: it makes each volume in a file and copies it into the disk.
 func (d madeDisk) build(t testing.TB, dir string) {
 	t.Helper()
 	raw := filepath.Join(dir, "source.raw")
@@ -146,7 +145,7 @@ func (d madeDisk) build(t testing.TB, dir string) {
 	if d.bootCode != nil {
 		disktest.WriteAt(t, raw, 0, d.bootCode(t))
 	}
-	// Boot loaders keep more of their code behind the MBR. It has to stay where it is.
+	// Boot loaders keep more of their code after the MBR. It has to stay in place.
 	disktest.WriteAt(t, raw, sectorSize, noise("gap", (firstTrack-1)*sectorSize))
 	for i, v := range d.volumes {
 		part := filepath.Join(dir, fmt.Sprintf("part%d", i+1))
@@ -157,7 +156,7 @@ func (d madeDisk) build(t testing.TB, dir string) {
 	}
 }
 
-// diskSignature is the same in all test disks, so that no disk differs from run to run for its sake.
+// diskSignature is the signature of all test disks, so that disks do not differ between runs.
 const diskSignature = "0x1b2c3d4e"
 
 // table is the disk's partition table in sfdisk's input language.
@@ -174,7 +173,7 @@ func (d madeDisk) table() string {
 	return b.String()
 }
 
-// make builds the volume in a file of its own.
+// make builds the volume in its own file.
 func (v madeVolume) make(t testing.TB, part string) {
 	t.Helper()
 	disktest.MakeBlank(t, part, v.sectors*sectorSize)
@@ -198,7 +197,7 @@ func (v madeVolume) make(t testing.TB, part string) {
 	}
 }
 
-// writeFiles puts the volume's files into a folder, from where the tools copy them.
+// writeFiles writes the volume's files to a folder, from which the tools copy them.
 func (v madeVolume) writeFiles(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -208,8 +207,8 @@ func (v madeVolume) writeFiles(t testing.TB) string {
 	return dir
 }
 
-// chsBootCode is the boot code that parted writes with a new table. It finds the boot sector by INT 13h AH=02h and
-// the CHS bytes of the active entry, as the code of Windows XP does.
+// chsBootCode is the boot code of parted. It loads the boot sector with INT 13h AH=02h and the CHS bytes of the active
+// entry, like Windows XP.
 func chsBootCode(t testing.TB) []byte {
 	t.Helper()
 	label := filepath.Join(t.TempDir(), "label.raw")

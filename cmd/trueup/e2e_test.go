@@ -24,8 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// TestAlignRealDisks is the main job from end to end, on disks that other programs made, in every format, checked by
-// those programs.
+// TestAlignRealDisks aligns disks made by other programs, in every format, and checks the results with those programs.
 func TestAlignRealDisks(t *testing.T) {
 	t.Parallel()
 	for i, d := range madeDisks {
@@ -53,14 +52,14 @@ func TestAlignRealDisks(t *testing.T) {
 	}
 }
 
-// alignCase is one disk in one format, before and after.
+// alignCase is a disk in one format, before and after.
 type alignCase struct {
 	disk      madeDisk
 	format    diskFormat
-	before    string // what the guest sees, as a raw file
+	before    string // the guest's disk, as a raw file
 	source    string
 	dest      string
-	after     string // of dest, as before is of source
+	after     string // of dest, like before of source
 	placement []jsonMove
 }
 
@@ -108,7 +107,7 @@ func (c *alignCase) run(t *testing.T) {
 	require.True(t, trueupJSON[jsonVerify](t, 0, "verify", c.source, c.dest).Equal)
 }
 
-// checkPlan requires that the dry run says what align will do, and writes nothing.
+// checkPlan requires that the dry run reports the actions of align, and writes nothing.
 func (c *alignCase) checkPlan(t *testing.T) {
 	t.Helper()
 	plan := trueupJSON[jsonPlan](t, 0, "plan", c.source)
@@ -145,8 +144,8 @@ func (c *alignCase) align(t *testing.T) jsonAlign {
 	return answer
 }
 
-// checkVolumes lets each file system's own tools look at the volumes of both disks, and QEMU, which shares no code with
-// trueup, compare the longest part of each that no move may change.
+// checkVolumes checks the volumes of both disks with the tools of each file system. QEMU, which shares no code with
+// trueup, compares the longest part of each that no move may change.
 func (c *alignCase) checkVolumes(t *testing.T) {
 	t.Helper()
 	for _, v := range c.disk.volumes {
@@ -175,15 +174,15 @@ func (c *alignCase) checkVolumes(t *testing.T) {
 func folderNames(t testing.TB, dir string) []string {
 	t.Helper()
 	names := disktest.Names(t, dir)
-	// ReadDir sorts "a-flat.vmdk" before "a.vmdk"; an image's descriptor comes first here.
+	// ReadDir sorts "a-flat.vmdk" before "a.vmdk", but an image's descriptor comes first here.
 	if len(names) == 2 && strings.HasSuffix(names[0], "-flat.vmdk") {
 		names[0], names[1] = names[1], names[0]
 	}
 	return names
 }
 
-// TestFreeBSDMoves moves a FreeBSD whose disklabel counts from its partition: nothing in it changes, and libblkid finds
-// its slices. A Solaris is refused.
+// TestFreeBSDMoves moves a FreeBSD whose disklabel has offsets relative to its partition: nothing in it changes, and
+// libblkid finds its slices. A Solaris is refused.
 func TestFreeBSDMoves(t *testing.T) {
 	t.Parallel()
 	const sectors = 6000
@@ -206,8 +205,8 @@ func TestFreeBSDMoves(t *testing.T) {
 	require.Equal(t, 4, trueup(t, "align", solaris, filepath.Join(dir, "refused.raw")).code)
 }
 
-// slicesOf lists the partition that starts at an LBA and its slices, as libblkid finds them: LBA from the start of the
-// partition, sectors and type.
+// slicesOf lists the partition at an LBA and its slices, as reported by libblkid: LBA relative to the partition,
+// sectors and type.
 func slicesOf(t *testing.T, path string, start int64) []string {
 	t.Helper()
 	var out []string
@@ -231,11 +230,11 @@ const (
 	mbrSignatureAt  = 510
 	geometryAt      = 0x18 // u16 sectors per track, u16 heads
 	hiddenSectorsAt = 0x1C // u32
-	ntfsTotalAt     = 0x28 // u64 sectors, one less than the partition has; the backup boot sector follows them
+	ntfsTotalAt     = 0x28 // u64 sectors, one less than the partition; the backup boot sector is after them
 	fat32BackupAt   = 0x32 // u16 sector
 )
 
-// bootSectors are the offsets in the volume of the sectors that hold its own position. ext has none.
+// bootSectors lists the offsets in the volume of sectors that hold the position of the volume. ext has none.
 func (v madeVolume) bootSectors() []int64 {
 	switch v.kind {
 	case "ntfs":
@@ -248,8 +247,8 @@ func (v madeVolume) bootSectors() []int64 {
 	return nil
 }
 
-// checkPositions requires that sfdisk sees the old table with new starts, that the CHS bytes say the same, and that the
-// volumes hold their positions. It reads these with none of trueup's code.
+// checkPositions requires that sfdisk reads the old table with new starts, that the CHS bytes agree, and that the
+// volumes hold their positions. It uses none of trueup's code.
 func (c *alignCase) checkPositions(t *testing.T) {
 	t.Helper()
 	want := readSfdisk(t, c.before)
@@ -292,20 +291,20 @@ func (c *alignCase) checkPositions(t *testing.T) {
 	}
 }
 
-// checkEveryByte builds the result from the source, the placement and the patches that align told, and requires that
-// DEST is this to the last byte. So a difference that align did not tell is found wherever it is.
+// checkEveryByte builds the result from the source, the placement and the reported patches, and requires that DEST
+// equals it to the last byte. This finds every unreported difference.
 func (c *alignCase) checkEveryByte(t *testing.T, patches []jsonPatch) {
 	t.Helper()
 	before := disktest.ReadFile(t, c.before)
 	after := disktest.ReadFile(t, c.after)
 	require.Len(t, after, int(c.disk.wantSectors*sectorSize))
 
-	want := make([]byte, len(after)) // the source holds nothing beyond its first track and its partitions
+	want := make([]byte, len(after)) // the source is zero outside its first track and its partitions
 	copy(want, before[:firstTrack*sectorSize])
 	for _, m := range c.placement {
 		copy(want[m.ToBytes:], before[m.FromBytes:m.FromBytes+m.SizeBytes])
 	}
-	allowed := []disk.Range{{Off: mbrEntryAt, Len: mbrSignatureAt - mbrEntryAt}} // the few places that a move may touch
+	allowed := []disk.Range{{Off: mbrEntryAt, Len: mbrSignatureAt - mbrEntryAt}} // that a move may change
 	for _, v := range c.disk.volumes {
 		for _, off := range v.bootSectors() {
 			at := v.wantStart*sectorSize + off + geometryAt
@@ -337,7 +336,7 @@ func (c *alignCase) checkEveryByte(t *testing.T, patches []jsonPatch) {
 	}
 }
 
-// The parts of trueup's JSON answers that these tests look at.
+// The parts of trueup's JSON that these tests examine.
 
 type jsonHead struct {
 	Schema   string `json:"schema"`
@@ -398,7 +397,7 @@ type jsonMove struct {
 	DeltaBytes int64 `json:"delta_bytes"`
 }
 
-// jsonPatch lies in the result's disk.
+// jsonPatch is a patch of the resulting disk.
 type jsonPatch struct {
 	OffsetBytes int64  `json:"offset_bytes"`
 	LengthBytes int64  `json:"length_bytes"`
@@ -445,8 +444,7 @@ type jsonVerify struct {
 	Equal bool `json:"equal"`
 }
 
-// trueupJSON runs a command with --json, requires that it ends with wantCode and says so in its answer, and returns
-// the answer.
+// trueupJSON runs a command with --json, requires wantCode as its exit code, also in the JSON, and returns the JSON.
 func trueupJSON[T any](t testing.TB, wantCode int, args ...string) T {
 	t.Helper()
 	r := trueup(t, append(args, "--json")...)
@@ -459,7 +457,7 @@ func trueupJSON[T any](t testing.TB, wantCode int, args ...string) T {
 	return answer
 }
 
-// sfdiskTable is what sfdisk reads from a raw disk.
+// sfdiskTable is the partition table of a raw disk in sfdisk's JSON.
 type sfdiskTable struct {
 	Label      string            `json:"label"`
 	ID         string            `json:"id"`
@@ -489,8 +487,8 @@ func match(t testing.TB, text, pattern string) string {
 	return strings.TrimSpace(found[1])
 }
 
-// fsck runs the read-only check of the file system in the file part, which must not complain, and returns what it
-// printed with the file's name taken out.
+// fsck runs the read-only check of the file system in the file part, which must succeed, and returns its output without
+// the file's name.
 func fsck(t testing.TB, kind, part string) string {
 	t.Helper()
 	var out string
@@ -506,7 +504,7 @@ func fsck(t testing.TB, kind, part string) string {
 	return strings.ReplaceAll(out, part, "PART")
 }
 
-// readVolumeFile reads a file out of the volume with the file system's own tool.
+// readVolumeFile reads a file from the volume with the file system's own tool.
 func readVolumeFile(t testing.TB, kind, part, name string) []byte {
 	t.Helper()
 	switch kind {
@@ -519,15 +517,15 @@ func readVolumeFile(t testing.TB, kind, part, name string) []byte {
 	}
 }
 
-// qemuWindow is a range of an image as qemu-img's tools take it.
+// qemuWindow returns a range of an image in the syntax of qemu-img.
 func qemuWindow(f diskFormat, path string, off, size int64) string {
 	return fmt.Sprintf(
 		`json:{"driver":"raw","offset":%d,"size":%d,"file":{"driver":%q,"file":{"driver":"file","filename":%q}}}`,
 		off, size, f.container, path)
 }
 
-// exfatTools makes a volume by mkfs.exfat, which cannot say where its partition begins: the field and its checksum are
-// written as Windows does it.
+// exfatTools makes a volume with mkfs.exfat, which cannot set its partition offset: the field and its checksum are
+// written like Windows does.
 func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	t.Helper()
 	path := disktest.Blank(t, "volume", size)
@@ -541,8 +539,8 @@ func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	return v
 }
 
-// TestAlignExFAT moves an exFAT that stores its place. fsck.exfat proves the checksum of the copy; that it does, a
-// flipped byte shows.
+// TestAlignExFAT moves an exFAT that stores its position. fsck.exfat verifies the checksum of the copy, and fails after
+// a flipped byte.
 func TestAlignExFAT(t *testing.T) {
 	t.Parallel()
 	const start, sectors, total = 63, 40960, 65536

@@ -17,10 +17,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// endSignals are what ends programs: a key, a service manager, a terminal that goes away.
+// endSignals lists signals that end programs: from a key, a service manager, or a closed terminal.
 var endSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
-// TestSignalInTheMiddle interrupts a copy. With --force the old DEST stands while the new one is written, and stays.
+// TestSignalInTheMiddle interrupts a copy. With --force, the old DEST exists while the new one is written, and stays.
 func TestSignalInTheMiddle(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 64)
@@ -44,7 +44,7 @@ func TestSignalInTheMiddle(t *testing.T) {
 	f.requirePrecious(t)
 }
 
-// requireInterrupted requires that a run says at once what it does with a signal, and leaves nothing behind.
+// requireInterrupted requires that a run reports its reaction to a signal at once, and leaves nothing behind.
 func (f fault) requireInterrupted(t testing.TB, r result, s syscall.Signal) {
 	t.Helper()
 	require.Equal(t, 128+int(s), r.code, r.stderr)
@@ -54,12 +54,12 @@ func (f fault) requireInterrupted(t testing.TB, r result, s syscall.Signal) {
 	f.requireUndone(t)
 }
 
-// TestSignalAlongTheCopy is the same at moments along the copy, and at its begin, where there is nothing to end.
+// TestSignalAlongTheCopy repeats that at moments along the copy, and at its beginning, where nothing needs removal.
 func TestSignalAlongTheCopy(t *testing.T) {
 	t.Parallel()
 	const mebibytes, moments = 32, 12
 	source := noisyDisk(t, mebibytes)
-	// stopAfter stops an align that has written so many bytes. It reports false for one that ended before that.
+	// stopAfter stops an align after it has written this many bytes. It reports false if the align ended before.
 	stopAfter := func(r *running, bytes int64) bool {
 		ended := false
 		disktest.WaitFor(t, fmt.Sprintf("%d written bytes", bytes), func() bool {
@@ -94,7 +94,7 @@ func TestSignalAlongTheCopy(t *testing.T) {
 	}
 }
 
-// TestSignalAtTheEnd comes when the copy is done, and its report waits for a reader: it was a success.
+// TestSignalAtTheEnd sends a signal when the copy is done, and its report waits for a reader: it succeeds.
 func TestSignalAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, s := range endSignals {
@@ -104,7 +104,7 @@ func TestSignalAtTheEnd(t *testing.T) {
 		defer report.Close()
 		size, err := unix.FcntlInt(full.Fd(), unix.F_GETPIPE_SZ, 0)
 		require.NoError(t, err)
-		n, err := full.Write(make([]byte, size)) // it takes no more until it is read
+		n, err := full.Write(make([]byte, size)) // the pipe is full until it is read
 		require.NoError(t, err)
 		require.Equal(t, size, n)
 		cmd := exec.Command(builtPath, f.args()...)
@@ -123,7 +123,7 @@ func TestSignalAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestSignalThatIsIgnored is about a run under nohup, which outlives its terminal.
+// TestSignalThatIsIgnored runs align under nohup, where it outlives its terminal.
 func TestSignalThatIsIgnored(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
@@ -136,7 +136,7 @@ func TestSignalThatIsIgnored(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 }
 
-// Two runs that write one DEST. The lock of the first dies with it.
+// Two runs with the same DEST. The lock of the first ends with it.
 func TestTwoRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
@@ -159,13 +159,13 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	require.Equal(t, []string{"aligned.raw"}, folderNames(t, filepath.Dir(f.dest)))
 }
 
-// TestTwoRunsMeet has the second run come between the creation of the first one's partial file and its lock. The first
-// one goes back, since the file that it has is not there any more, and what the second one publishes is its own.
+// TestTwoRunsMeet starts the second run between the creation of the first one's partial file and its lock. The first
+// one gives up, since its file has been removed, and the second one publishes its own.
 func TestTwoRunsMeet(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
-	// The call for the lock is interrupted before it does anything, and the run is stopped there; each thread counts
-	// its own calls. With -D the process that is started is trueup itself.
+	// The call for the lock is interrupted before it takes effect, and the run is stopped there. Each thread counts its
+	// own calls. With -D, the started process is trueup itself.
 	stopping := []string{
 		disktest.Tool(t, "strace"), "-D", "-f", "-qq", "-o", "/dev/null",
 		"-e", "trace=fcntl", "-e", "inject=fcntl:error=EINTR:signal=SIGSTOP:when=1", "-P", f.partial(), builtPath,
@@ -175,7 +175,7 @@ func TestTwoRunsMeet(t *testing.T) {
 	second := trueup(t, f.args()...)
 	require.Equal(t, 0, second.code, second.stderr)
 	disktest.WaitFor(t, "the end of the first run", func() bool {
-		_ = first.cmd.Process.Signal(syscall.SIGCONT) // it has ended, or is stopped, or will be
+		_ = first.cmd.Process.Signal(syscall.SIGCONT) // it has ended or is stopped, or soon will be
 		select {
 		case <-first.ended:
 			return true
@@ -189,7 +189,7 @@ func TestTwoRunsMeet(t *testing.T) {
 	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(f.dest)))
 }
 
-// TestSourceChanges has the source change while it is copied. internal/image has each kind of change.
+// TestSourceChanges changes the source during the copy. internal/image tests each kind of change.
 func TestSourceChanges(t *testing.T) {
 	t.Parallel()
 	original := noisyDisk(t, 64)
@@ -222,7 +222,7 @@ func overwrite(path string, off int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// holdOpen has QEMU keep an image open until the test ends.
+// holdOpen keeps an image open in QEMU until the test ends.
 func holdOpen(t *testing.T, format, path string, flags ...string) {
 	t.Helper()
 	cmd := exec.Command(disktest.Tool(t, "qemu-io"), append(flags, "-f", format, path)...)
@@ -236,11 +236,11 @@ func holdOpen(t *testing.T, format, path string, flags ...string) {
 		_, _ = io.Copy(io.Discard, screen)
 		require.NoError(t, cmd.Wait())
 	})
-	_, err = io.ReadFull(screen, make([]byte, len("qemu-io>"))) // it shows its prompt when it has the locks
+	_, err = io.ReadFull(screen, make([]byte, len("qemu-io>"))) // it shows its prompt after it has taken the locks
 	require.NoError(t, err)
 }
 
-// TestSourceInQEMU copies a disk on which a virtual machine runs. One that only reads it does no harm.
+// TestSourceInQEMU copies the disk of a running virtual machine. A machine that only reads it is accepted.
 func TestSourceInQEMU(t *testing.T) {
 	t.Parallel()
 	raw := formatSparse.rawOf(t, sampleDisk(t))
@@ -249,7 +249,7 @@ func TestSourceInQEMU(t *testing.T) {
 			f := newFault(t, format.convert(t, raw, t.TempDir(), "disk", "ide"))
 			t.Run("writing", func(t *testing.T) {
 				holdOpen(t, format.container, f.source)
-				f.before = hashFolder(t, filepath.Dir(f.source)) // QEMU may touch a VMDK when it opens it
+				f.before = hashFolder(t, filepath.Dir(f.source)) // QEMU may change a VMDK when it opens it
 				for _, args := range [][]string{f.args("--allow-unbootable", "--force"), {"plan", f.source, "--json"}} {
 					r := trueup(t, args...)
 					require.Equal(t, 4, r.code, "trueup %q\n%s", args, r.stderr)
@@ -269,7 +269,7 @@ func TestSourceInQEMU(t *testing.T) {
 	}
 }
 
-// SIGQUIT ends a program that works by SIGABRT, never with a code that is a verdict.
+// SIGQUIT ends a working program by SIGABRT, never with an exit code of a verdict.
 func TestQuitIsNoVerdict(t *testing.T) {
 	t.Parallel()
 	raw := filepath.Join(t.TempDir(), "disk.img")

@@ -18,13 +18,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// fault is one align that meets trouble, and what is around it.
+// fault is an align with a fault, and its environment.
 type fault struct {
 	source, dest string
 	before       map[string]string // the source's folder
 }
 
-// newFault is about a source in a folder of its own; DEST goes to another folder.
+// newFault has a source in its own folder; DEST goes to another folder.
 func newFault(t testing.TB, source string) fault {
 	t.Helper()
 	return fault{
@@ -33,12 +33,12 @@ func newFault(t testing.TB, source string) fault {
 	}
 }
 
-// partial is the name of DEST until it is complete.
+// partial is the name of the incomplete DEST.
 func (f fault) partial() string {
 	return filepath.Join(filepath.Dir(f.dest), "."+filepath.Base(f.dest)+".partial")
 }
 
-// args is the command line of the align.
+// args returns the command line of the align.
 func (f fault) args(flags ...string) []string {
 	return append([]string{"align", f.source, f.dest, "--json"}, flags...)
 }
@@ -50,7 +50,7 @@ func (f fault) requireUndone(t testing.TB) {
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)), "SOURCE changed")
 }
 
-// requireError requires an exit with 1 that says why, in JSON and on standard error, and nothing of a success.
+// requireError requires an exit with 1 that reports the reason, in JSON and on standard error, and no success.
 func (f fault) requireError(t testing.TB, r result, code string) {
 	t.Helper()
 	require.Equal(t, 1, r.code, "%s%s", r.stdout, r.stderr)
@@ -59,7 +59,7 @@ func (f fault) requireError(t testing.TB, r result, code string) {
 	f.requireUndone(t)
 }
 
-// errorCode is the code of a JSON error, which its schema has approved.
+// errorCode returns the code of an error in JSON that fits its schema.
 func errorCode(t testing.TB, r result) string {
 	t.Helper()
 	validate(t, r.stdout)
@@ -83,7 +83,7 @@ func (f fault) requireNext(t testing.TB, flags ...string) {
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)), "SOURCE changed")
 }
 
-// run runs any program to its end. A program that a signal ended has the code 128 and that signal, as in a shell.
+// run runs any program until it ends. For a program ended by a signal it returns code 128 and the signal, like a shell.
 func run(t testing.TB, name string, args ...string) result {
 	t.Helper()
 	r, state := end(t, exec.Command(name, args...))
@@ -93,8 +93,8 @@ func run(t testing.TB, name string, args ...string) result {
 	return r
 }
 
-// noisyDisk is a raw disk with a partition at LBA 63 that has no zeros: a byte of it that is lost is seen. It takes an
-// align some time, when it is large.
+// noisyDisk is a raw disk with a partition at LBA 63 and no zeros, so that a lost byte is noticed. If it is large, an
+// align takes a while.
 func noisyDisk(t testing.TB, mebibytes int) string {
 	t.Helper()
 	sectors := mebibytes << 11
@@ -108,7 +108,7 @@ func noisyDisk(t testing.TB, mebibytes int) string {
 	return path
 }
 
-// running is an align that goes on beside the test.
+// running is an align that runs concurrently with the test.
 type running struct {
 	fault
 	cmd            *exec.Cmd
@@ -122,7 +122,7 @@ func (f fault) start(t testing.TB, flags ...string) *running {
 	return f.startAs(t, append([]string{builtPath}, f.args(flags...)...))
 }
 
-// startAs starts a command that does the align.
+// startAs starts a command that runs the align.
 func (f fault) startAs(t testing.TB, command []string) *running {
 	t.Helper()
 	r := &running{fault: f, cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{})}
@@ -139,7 +139,7 @@ func (f fault) startAs(t testing.TB, command []string) *running {
 	return r
 }
 
-// pause starts an align and stops it in the middle.
+// pause starts an align and stops it halfway.
 func (f fault) pause(t testing.TB, flags ...string) *running {
 	t.Helper()
 	r := f.start(t, flags...)
@@ -147,7 +147,7 @@ func (f fault) pause(t testing.TB, flags ...string) *running {
 	return r
 }
 
-// stop stops an align in the middle: its partial file is there and has bytes, and DEST is not there.
+// stop stops an align halfway: its partial file exists and has data, and DEST is missing.
 func (r *running) stop(t testing.TB) {
 	t.Helper()
 	disktest.WaitFor(t, "a partial file", func() bool {
@@ -158,7 +158,7 @@ func (r *running) stop(t testing.TB) {
 	require.FileExists(t, r.partial(), "the align was faster than the test")
 }
 
-// procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
+// procIO returns a counter of the kernel for a process. Spec: proc(5), /proc/PID/io.
 func procIO(t testing.TB, pid int, name string) int64 {
 	t.Helper()
 	return ioCount(t, disktest.ReadFile(t, fmt.Sprintf("/proc/%d/io", pid)), name)
@@ -178,7 +178,7 @@ func (r *running) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, r.cmd.Process.Signal(s))
 }
 
-// wait returns the end of the align.
+// wait waits for the align to end.
 func (r *running) wait(t testing.TB) result {
 	t.Helper()
 	disktest.WaitClosed(t, "the end of the align", r.ended)
@@ -190,13 +190,13 @@ func (r *running) wait(t testing.TB) result {
 	return result{r.stdout.String(), r.stderr.String(), code}
 }
 
-// injection is what strace does to system calls of one name.
+// injection is strace's treatment of system calls of one name.
 type injection struct {
 	call, spec string // "fsync", "error=EIO:when=2+"; calls are counted for each thread
 	path       string // only calls on this file
 }
 
-// inject runs an align into a fault and tells how often that struck.
+// inject runs an align with a fault, and returns the number of times it struck.
 func (f fault) inject(t testing.TB, i injection, flags ...string) (r result, struck int) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
@@ -215,8 +215,8 @@ func underStrace(t testing.TB, log string, args, command []string) *exec.Cmd {
 	return exec.Command(disktest.Tool(t, "strace"), append(append(args, builtPath), command...)...)
 }
 
-// privateMount runs a command where it alone sees a file system in memory. No right is needed for that where the kernel
-// lets users have their own namespaces.
+// privateMount runs a command with a private file system in memory. This needs no privileges if users may create
+// namespaces.
 func privateMount(t *testing.T, options, folder string, command ...string) result {
 	t.Helper()
 	unshare := []string{"--mount"}
@@ -231,7 +231,7 @@ func privateMount(t *testing.T, options, folder string, command ...string) resul
 	return run(t, tool, append(append(unshare, "sh", "-c", script, folder, options, folder), command...)...)
 }
 
-// smallStorages run a command where it alone sees a file system of some MiB: in memory, or ext4 on a loop device.
+// smallStorages runs a command with a private file system of some MiB: in memory, or ext4 on a loop device.
 var smallStorages = map[string]func(t *testing.T, mib int, folder string, command ...string) result{
 	"tmpfs": func(t *testing.T, mib int, folder string, command ...string) result {
 		t.Helper()
@@ -252,8 +252,8 @@ var smallStorages = map[string]func(t *testing.T, mib int, folder string, comman
 	},
 }
 
-// fullFileSystem takes all space away while the copy of an exchange is written, and in the middle of an exchange. Its
-// arguments are the folder of x.vmdk, one of its own, strace and the program.
+// fullFileSystem fills the file system during the copy of an exchange, and during the exchange. Its arguments are the
+// folder of x.vmdk, a folder for itself, strace and the program.
 const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256sum)
 	fill() { dd if=/dev/zero of=fill bs=4k 2>/dev/null; true; }; old() { test "$a" = "$(cat x*.vmdk | sha256sum)"; }
 	strace=$3 program=$4
@@ -267,8 +267,8 @@ const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256s
 	test "$(echo .x*)" = '.x*' || exit 95
 	"$4" replace -q x.vmdk && "$4" verify x.orig.vmdk x.vmdk`
 
-// TestReplaceOnAFullFileSystem requires that errors name the cause, that the disk stays, and that the next run goes on
-// when there is room.
+// TestReplaceOnAFullFileSystem requires that errors name the cause, that the disk stays, and that the next run
+// continues when there is room.
 func TestReplaceOnAFullFileSystem(t *testing.T) {
 	t.Parallel()
 	source := formatFlat.convert(t, noisyDisk(t, 8), t.TempDir(), "x", "ide")
@@ -295,10 +295,10 @@ func TestReplaceOnAFullFileSystem(t *testing.T) {
 type failingCall struct {
 	injection
 	flags []string
-	code  string // of the JSON error; empty: the copy is made all the same
+	code  string // of the JSON error; empty: the copy is made anyway
 	says  string // on standard error, or in the report of a copy
 	exit  int    // 0 with an error: 1
-	rare  bool   // not each format has the call, or what is lost are zeros: the copy is made then
+	rare  bool   // a format may lack the call, or only zeros are lost: then the copy is made
 }
 
 // Places in the paths of failing calls.
@@ -310,7 +310,7 @@ const (
 	noSpaceLeft = `no space left on device.* needs .*\(\d+ bytes\).*\(\d+ bytes\) are free`
 )
 
-// failingCalls has an example of each kind. internal/image/store and internal/realign have each call fail.
+// failingCalls has an example of each kind. Tests of internal/image/store and internal/realign fail each call.
 func failingCalls() map[string]failingCall {
 	calls := map[string]failingCall{
 		"the sync of the file":     {injection: injection{"fsync", "error=EIO", ofPartial}, code: "output"},
@@ -329,13 +329,13 @@ func failingCalls() map[string]failingCall {
 			injection: injection{"pwrite64", "error=ENOSPC:when=1+", ""}, flags: []string{"--force"}, code: "output",
 			says: noSpaceLeft,
 		},
-		// The copy is complete and has its name then: it is a success, with a note.
+		// The copy is complete and has its name by then: a success, with a note.
 		"the close": {
 			injection: injection{"close", "error=EIO", inDest + "/" + ofDest},
 			says:      `(?s)"dest-close".*close \S+: input/output error`,
 		},
 	}
-	// Only a lock that is held is another run's.
+	// Only a held lock belongs to another run.
 	for errno, c := range map[string]failingCall{
 		"EIO": {code: "output"}, "EACCES": {code: "busy", exit: 4}, "EAGAIN": {code: "busy", exit: 4},
 	} {
@@ -347,8 +347,8 @@ func failingCalls() map[string]failingCall {
 			injection: injection{"fcntl", "error=" + errno, ofPartial}, says: `"dest-no-locks"`,
 		}
 	}
-	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file
-	// of ours.
+	// The loader of the program cannot handle interruptions, and neither can calls of the runtime on files that are not
+	// ours.
 	for call, where := range map[string]string{
 		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inDest,
 		"fcntl": inDest, "/^rename": "", "fstatfs": "", "lseek": ofData, "getdents64": inDest,
@@ -356,16 +356,16 @@ func failingCalls() map[string]failingCall {
 	} {
 		calls["interrupted "+call] = failingCall{injection: injection{call, "error=EINTR:when=1+2", where}}
 	}
-	// Reads and writes fail by their numbers.
+	// Reads and writes fail by number.
 	for n := 1; n <= 24; n++ {
-		// What fails from then on is noticed by any read; once, by that one only.
+		// A permanent fault is noticed by any read; a single fault only by that read.
 		for kind, c := range map[string]failingCall{
 			"an error at read %d": {injection: injection{"pread64", "error=EIO:when=%d+", inSource}, code: "io"},
 			"the end at read %d":  {injection: injection{"pread64", "retval=0:when=%d+", inSource}, code: "changed"},
 			"one end at read %d":  {injection: injection{"pread64", "retval=0:when=%d", inSource}, code: "changed"},
 			"full at write %d":    {injection: injection{"pwrite64", "error=ENOSPC:when=%d+", ""}, code: "output"},
-			// The first bytes of a write are lost: as many as the smallest write of all has, so that the kernel could
-			// have said that. Only reading the result shows it.
+			// The first bytes of a write are lost: as many as the smallest of all writes has, so that the kernel could
+			// have reported it. Only rereading the result shows it.
 			"lost bytes of write %d": {injection: injection{"pwrite64", "retval=4:when=%d", ""}, code: "verify"},
 		} {
 			c.says = map[string]string{"pread64": `at byte \d+`, "pwrite64": ""}[c.call]
@@ -381,8 +381,8 @@ func failingCalls() map[string]failingCall {
 	return calls
 }
 
-// TestCallsOfAnAlignFail requires that nothing is left of a copy that meets an error, that the old DEST of --force
-// stays, and that a copy that is made has the bytes of one that nothing disturbed.
+// TestCallsOfAnAlignFail requires that a copy that fails leaves nothing, that the old DEST of --force stays, and that a
+// copy that succeeds has the right bytes.
 func TestCallsOfAnAlignFail(t *testing.T) {
 	t.Parallel()
 	intact, calls, struck := map[string]map[string]string{}, failingCalls(), map[string]int{}
@@ -422,7 +422,7 @@ func TestCallsOfAnAlignFail(t *testing.T) {
 		}
 	})
 	least, codes := 1, []string{"output", "busy", "io", "changed"}
-	if disktest.Exhaustive { // whether verify is to find a lost write depends on which one it is
+	if disktest.Exhaustive { // not every lost write affects the verification
 		least, codes = 4, append(codes, "verify")
 		require.GreaterOrEqual(t, struck[full], 6, full)
 	}
@@ -431,7 +431,7 @@ func TestCallsOfAnAlignFail(t *testing.T) {
 	}
 }
 
-// run has an align meet the error and reports whether that ended it.
+// run runs the align with the fault, and reports whether the fault ended it.
 func (c failingCall) run(t *testing.T, f fault, intact map[string]string) bool {
 	t.Helper()
 	if c.flags != nil {
@@ -461,7 +461,7 @@ func (c failingCall) run(t *testing.T, f fault, intact map[string]string) bool {
 	switch {
 	case c.flags != nil:
 		f.requirePrecious(t)
-	case c.code == "busy": // the file is another run's
+	case c.code == "busy": // the file belongs to another run
 		require.NoFileExists(t, f.dest)
 	default:
 		f.requireUndone(t)
@@ -469,7 +469,7 @@ func (c failingCall) run(t *testing.T, f fault, intact map[string]string) bool {
 	return true
 }
 
-// requirePrecious requires that the old DEST is alone and as it was.
+// requirePrecious requires that the old DEST is the only file, and unchanged.
 func (f fault) requirePrecious(t testing.TB) {
 	t.Helper()
 	require.Equal(t, []string{filepath.Base(f.dest)}, folderNames(t, filepath.Dir(f.dest)))
@@ -477,8 +477,8 @@ func (f fault) requirePrecious(t testing.TB) {
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)))
 }
 
-// TestPlacesWithoutRoom writes where the space is too small, or nothing can be written. That a compressed copy can take
-// far less than its data is estimated, and refuses nothing: the file system decides.
+// TestPlacesWithoutRoom writes to places with too little space, or that cannot be written. The size of a compressed
+// copy is only an estimate and refuses nothing: the file system decides.
 func TestPlacesWithoutRoom(t *testing.T) {
 	t.Parallel()
 	text := filepath.Join(t.TempDir(), "text.raw")
@@ -488,7 +488,7 @@ func TestPlacesWithoutRoom(t *testing.T) {
 	packed := filepath.Join(t.TempDir(), "packed.vmdk")
 	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk:streamOptimized", text, packed).code)
 	const stream, full = "vmdk:streamOptimized", "no space left on device"
-	for name, c := range map[string]struct{ options, source, to, says string }{ // says nothing: the copy fits
+	for name, c := range map[string]struct{ options, source, to, says string }{ // empty: the copy fits
 		"known before the first byte":          {"size=512k", sampleDisk(t), "vmdk", `needs .*\(\d+ bytes\).*524288`},
 		"enough":                               {"size=2M", sampleDisk(t), "vmdk", ""},
 		"read-only":                            {"ro", sampleDisk(t), "vmdk", "read-only file system"},
@@ -538,7 +538,7 @@ func TestPlacesWithoutRoom(t *testing.T) {
 	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
 }
 
-// TestBelowNamesOtherFileSystems requires that finish --below names a folder that it does not enter.
+// TestBelowNamesOtherFileSystems requires that finish --below reports a folder that it does not enter.
 func TestBelowNamesOtherFileSystems(t *testing.T) {
 	t.Parallel()
 	lib := t.TempDir()
@@ -549,7 +549,7 @@ func TestBelowNamesOtherFileSystems(t *testing.T) {
 	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; add another --below for it")
 }
 
-// linkedFolder is hashFolder for a folder that has links to folders in it.
+// linkedFolder is hashFolder for a folder that contains links to folders.
 func linkedFolder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	state := map[string]string{}

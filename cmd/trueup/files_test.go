@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// noise is size bytes that look random and depend on the seed alone.
+// noise returns size random-looking bytes that depend only on the seed.
 func noise(seed string, size int) []byte {
 	data := make([]byte, size)
 	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(seed))).Read(data) // never returns an error
@@ -34,8 +34,8 @@ func readAt(t testing.TB, path string, off, size int64) []byte {
 	return data
 }
 
-// replaceInFile replaces the one occurrence of old. qemu-img pads its descriptors with zero bytes, which a text file
-// does not have: they go.
+// replaceInFile replaces the only occurrence of old. It drops the zero padding of qemu-img's descriptors, which a text
+// file must not have.
 func replaceInFile(t testing.TB, path, old, new string) {
 	t.Helper()
 	data := disktest.ReadFile(t, path)
@@ -55,8 +55,8 @@ func sha256Of(t testing.TB, path string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// hashFolder is the name, the time stamp and the SHA-256 of every file of a folder. Two equal ones mean that nothing
-// was written there.
+// hashFolder returns name, time stamp and SHA-256 of every file of a folder. If two results are equal, nothing was
+// written there.
 func hashFolder(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

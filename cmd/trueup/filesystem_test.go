@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// filesystemCase is a file system that DEST goes to, and the codes of the notes that follow from it: for a DEST of one
-// file, of two files, and with --force.
+// filesystemCase is a file system for DEST, and the codes of the notes about it: for a DEST of one file, of two files,
+// and with --force.
 type filesystemCase struct {
 	manners           oddfs.Manners
 	one, two, replace []string
@@ -88,12 +88,12 @@ func failing(op string, errno syscall.Errno) oddfs.Manners {
 	return oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}}
 }
 
-// destAnswer holds the findings of an align about the place where DEST went.
+// destAnswer holds the findings of an align about the place of DEST.
 type destAnswer struct {
 	Findings []struct{ Code, Subject string }
 }
 
-// ofDest are the codes of the findings about the place.
+// ofDest returns the codes of findings about the place of DEST.
 func (a destAnswer) ofDest() (codes []string) {
 	for _, f := range a.Findings {
 		if f.Subject == "dest" {
@@ -103,18 +103,19 @@ func (a destAnswer) ofDest() (codes []string) {
 	return codes
 }
 
-// requireNotes aligns and requires the notes on DEST.
+// requireNotes runs align and requires these notes on DEST.
 func requireNotes(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	answer := trueupJSON[destAnswer](t, 0, append([]string{"align"}, args...)...)
 	require.ElementsMatch(t, want, answer.ofDest(), "%q", args)
 }
 
-// TestDestOnOddFileSystems aligns to file systems that can less than a disk's own, and has qemu-img compare the result.
+// TestDestOnOddFileSystems aligns to file systems with fewer functions than usual, and compares the results with
+// qemu-img.
 func TestDestOnOddFileSystems(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
-	require.NoError(t, os.Chmod(source, 0o640)) // so that permissions have to be set
+	require.NoError(t, os.Chmod(source, 0o640)) // so that permissions must be set
 	plain := filepath.Join(t.TempDir(), "plain.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, plain).code)
 	for _, name := range slices.Sorted(maps.Keys(filesystemCases)) {
@@ -130,7 +131,7 @@ func TestDestOnOddFileSystems(t *testing.T) {
 				{c.one, nil, []string{"out.vmdk"}},
 				{c.replace, []string{"--force"}, []string{"out.vmdk"}},
 				{c.two, append([]string{"--force"}, toFlat...), []string{"out-flat.vmdk", "out.vmdk"}},
-				{nil, nil, nil}, // the user takes all away
+				{nil, nil, nil}, // the umask removes all
 				{c.two, toFlat, []string{"out-flat.vmdk", "out.vmdk"}},
 			} {
 				if step.files == nil {
@@ -145,7 +146,7 @@ func TestDestOnOddFileSystems(t *testing.T) {
 	}
 }
 
-// TestRoomThatTheCopyHasAlready is about FAT and exFAT, where a file of zeros takes room: that of the copy counts as
+// TestRoomThatTheCopyHasAlready writes to FAT and exFAT, where zeros take room: room of the existing copy counts as
 // free.
 func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	t.Parallel()
@@ -160,7 +161,8 @@ func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	}
 }
 
-// TestStaleReportWithoutFlock is about NFS, where a lock of flock(2) for writing needs a file that is open for writing.
+// TestStaleReportWithoutFlock writes a report to NFS, where a write lock by flock(2) needs a file that is open for
+// writing.
 func TestStaleReportWithoutFlock(t *testing.T) {
 	t.Parallel()
 	behind := t.TempDir()
@@ -171,8 +173,7 @@ func TestStaleReportWithoutFlock(t *testing.T) {
 	require.Equal(t, []string{"report"}, folderNames(t, behind))
 }
 
-// TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and
-// stays complete.
+// TestPartialNameStays has a temporary name that cannot be removed after DEST got its name by a link: DEST is complete.
 func TestPartialNameStays(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -201,9 +202,9 @@ func removeAll(dir string) error {
 	return err
 }
 
-// The tests here are about the containers that align writes, beside the disks in them.
+// These tests are about the containers that align writes, not the disks in them.
 
-// TestRoomForZeros copies a disk that is full of zeros to a place that has no room for them: a sparse VMDK stores none.
+// TestRoomForZeros copies a disk full of zeros to a place without room for them: a sparse VMDK stores none.
 func TestRoomForZeros(t *testing.T) {
 	t.Parallel()
 	const size = 200 << 20
@@ -219,7 +220,7 @@ func TestRoomForZeros(t *testing.T) {
 	require.Equal(t, filepath.Base(f.dest)+"\n", r.stdout)
 }
 
-// TestFlushedWhileCopied requires that the storage has work before the flush at the end.
+// TestFlushedWhileCopied requires that the storage receives data before the final flush.
 func TestFlushedWhileCopied(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 80))

@@ -20,15 +20,15 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// qemuMade is one way to have qemu-img make a disk.
+// qemuMade is a way to make a disk with qemu-img.
 type qemuMade struct {
-	format  string // as trueup calls it
-	qemu    string // as qemu-img calls it
+	format  string // name in trueup
+	qemu    string // name in qemu-img
 	options string
 	flags   []string
 }
 
-// qemuFormats are the formats that qemu-img writes, one row for each kind of file.
+// qemuFormats lists the formats that qemu-img writes, one row for each kind of file.
 var qemuFormats = []qemuMade{
 	{"raw", "raw", "", nil},
 	{"vmdk", "vmdk", "subformat=monolithicSparse", nil},
@@ -65,7 +65,7 @@ func (q qemuMade) make(t testing.TB, raw string) string {
 	return path
 }
 
-// qemuNames are the names that qemu-img has for our formats, where they differ.
+// qemuNames maps our names of formats to those of qemu-img, if different.
 var qemuNames = map[string]string{"vhd": "vpc"}
 
 func qemuName(format string) string {
@@ -75,7 +75,7 @@ func qemuName(format string) string {
 	return format
 }
 
-// pairDisk is a disk with a misaligned partition, data in odd places and a size that is no multiple of any grain.
+// pairDisk is a disk with a misaligned partition, data in odd places and a size that is not a multiple of any grain.
 func pairDisk(t testing.TB) string {
 	t.Helper()
 	disk := tableforge.NewMBR(21001, slot(0x07, trackSectors, 20000))
@@ -87,12 +87,12 @@ func pairDisk(t testing.TB) string {
 	return writeForged("pair.raw", disk)(t, t.TempDir())
 }
 
-// TestEveryPairOfFormats converts one disk from every format into every format, and in make test from each into a sixth
-// of them, so that each is written at least twice. qemu-img compares the bytes and checks the tables where it can.
+// TestEveryPairOfFormats converts a disk from every format into every format; make test converts each into a sixth of
+// them, so that each is written at least twice. qemu-img compares the bytes, and checks the tables if it can.
 func TestEveryPairOfFormats(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)
-	var written []string // the arguments of --to, one for each kind of file
+	var written []string // arguments of --to, one for each kind of file
 	for _, f := range image.Writable() {
 		if len(f.Subformats) == 0 {
 			written = append(written, f.Name)
@@ -127,8 +127,8 @@ func TestEveryPairOfFormats(t *testing.T) {
 	}
 }
 
-// qemuOptions are the values with which each option of qemu-img create is tried, by qemu-img's name of the format. A
-// value may bring further options that it needs.
+// qemuOptions maps options of qemu-img create to the tested values, by qemu-img's name of the format. A value may
+// include further required options.
 var qemuOptions = map[string]map[string][]string{
 	"raw": {},
 	"vmdk": {
@@ -154,23 +154,23 @@ var qemuOptions = map[string]map[string][]string{
 	},
 }
 
-// qemuOptionsElsewhere have scripts of their own: parents in snapshots.txtar, images that are refused in
-// qemu_refused.txtar. The size is that of every test.
+// qemuOptionsElsewhere have their own scripts: parents in snapshots.txtar, refused images in qemu_refused.txtar. The
+// size is in every test.
 var qemuOptionsElsewhere = regexp.MustCompile(`^(size|backing_.*|data_file.*|encrypt.*)$`)
 
-// knownWarnings are true of good images: blocks of some containers do lie off 4 KiB, a forged NTFS has no files, and
+// knownWarnings are correct for valid images: blocks of some containers are off 4 KiB, a forged NTFS has no files, and
 // some disks are noise.
 var knownWarnings = regexp.MustCompile(
 	`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|if ` +
 		`Windows starts from another disk)`)
 
-// TestEveryOptionOfQemu has QEMU write into new images with every option of its writers, in make test with the first
-// value of each, and compares the disks that QEMU and trueup read.
+// TestEveryOptionOfQemu writes new images with every option of QEMU's writers, in make test with the first value of
+// each, and compares the disks that QEMU and trueup read.
 func TestEveryOptionOfQemu(t *testing.T) {
 	t.Parallel()
 	for format, options := range qemuOptions {
 		help := disktest.Run(t, "qemu-img", "create", "-f", format, "-o", "help")
-		var names []string // of the options that it offers
+		var names []string // of the listed options
 		for _, m := range regexp.MustCompile(`(?m)^  ([a-z_0-9.-]+)=<`).FindAllStringSubmatch(help, -1) {
 			if !qemuOptionsElsewhere.MatchString(m[1]) {
 				names = append(names, m[1])
@@ -188,10 +188,10 @@ func TestEveryOptionOfQemu(t *testing.T) {
 					dir, option := t.TempDir(), name+"="+value
 					image := filepath.Join(dir, "disk."+format)
 					disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-o", option, image, "9M")
-					code := 0 // noise is no table, and no volume
+					code := 0 // noise is neither a table nor a volume
 					if strings.Contains(option, "streamOptimized") {
 						code = 3
-						// qemu-io cannot write into one: each grain is written once.
+						// qemu-io cannot write to one, because each grain is written once.
 						disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, "-o", option, pairDisk(t),
 							image)
 					} else {
@@ -214,10 +214,10 @@ func TestEveryOptionOfQemu(t *testing.T) {
 	}
 }
 
-// diskFormat is one of the formats that align reads and writes.
+// diskFormat is a format that align reads and writes.
 type diskFormat struct {
-	name      string // as test cases are called
-	container string // as trueup and qemu-img call it
+	name      string // in names of test cases
+	container string // names in trueup and qemu-img
 	subformat string
 	ext       string
 }
@@ -241,11 +241,11 @@ func (f diskFormat) convert(t testing.TB, raw, dir, name, adapter string) string
 	}
 	subformat := f.subformat
 	if f.subformat == "vmfs" {
-		subformat = "monolithicFlat" // the same files but for two words of the descriptor
+		subformat = "monolithicFlat" // the same files except for two words of the descriptor
 	}
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk",
 		"-o", "subformat="+subformat+",adapter_type="+adapter, raw, path)
-	if f.subformat == "vmfs" { // another createType, and an extent line without the offset column, as ESXi writes them
+	if f.subformat == "vmfs" { // another createType, and an extent line without the offset column, like ESXi
 		flat := name + "-flat.vmdk"
 		replaceInFile(t, path, `createType="monolithicFlat"`, `createType="vmfs"`)
 		replaceInFile(t, path, fmt.Sprintf("FLAT %q 0\n", flat), fmt.Sprintf("VMFS %q\n", flat))
@@ -253,7 +253,7 @@ func (f diskFormat) convert(t testing.TB, raw, dir, name, adapter string) string
 	return path
 }
 
-// files are the files that the image at path consists of.
+// files lists the files of the image at path.
 func (f diskFormat) files(path string) []string {
 	if f == formatFlat || f == formatVMFS {
 		return []string{path, strings.TrimSuffix(path, ".vmdk") + "-flat.vmdk"}
@@ -261,7 +261,7 @@ func (f diskFormat) files(path string) []string {
 	return []string{path}
 }
 
-// rawOf reads the image with qemu-img and returns a sparse raw file of what a guest sees.
+// rawOf reads the image with qemu-img and returns the disk as a sparse raw file.
 func (f diskFormat) rawOf(t testing.TB, path string) string {
 	t.Helper()
 	raw := filepath.Join(t.TempDir(), "disk.raw")
@@ -269,7 +269,7 @@ func (f diskFormat) rawOf(t testing.TB, path string) string {
 	return raw
 }
 
-// hashFiles is the SHA-256 of each file of the image.
+// hashFiles returns the SHA-256 of each file of the image.
 func (f diskFormat) hashFiles(t testing.TB, path string) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
@@ -279,23 +279,23 @@ func (f diskFormat) hashFiles(t testing.TB, path string) map[string]string {
 	return sums
 }
 
-// storedBytes is what the files of the image take up on the machine's own disk.
+// storedBytes returns the allocated size of the image's files.
 func (f diskFormat) storedBytes(t testing.TB, path string) int64 {
 	t.Helper()
 	var total int64
 	for _, file := range f.files(path) {
 		info := disktest.Stat(t, file)
-		total += info.Sys().(*syscall.Stat_t).Blocks * 512 // st_blocks counts 512 bytes on every file system
+		total += info.Sys().(*syscall.Stat_t).Blocks * 512 // st_blocks is in units of 512 bytes on every file system
 	}
 	return total
 }
 
-// extract copies bytes [off, off+size) of a raw disk into a file of its own, for tools that want a bare volume.
+// extract copies bytes [off, off+size) of a raw disk into a file, for tools that need a bare volume.
 func extract(t testing.TB, raw string, off, size int64) string {
 	t.Helper()
 	part := filepath.Join(t.TempDir(), "volume")
 	disktest.Run(t, "dd", "if="+raw, "of="+part, "bs=1M", "iflag=skip_bytes,count_bytes", "conv=sparse",
 		fmt.Sprintf("skip=%d", off), fmt.Sprintf("count=%d", size), "status=none")
-	require.NoError(t, os.Truncate(part, size)) // dd leaves a hole at the end off
+	require.NoError(t, os.Truncate(part, size)) // dd leaves a hole at the end out
 	return part
 }

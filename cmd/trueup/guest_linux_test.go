@@ -27,19 +27,19 @@ import (
 )
 
 // A Linux guest is Debian's kernel, and an initrd with one program (disktest/testdata/linux-init). It mounts the ext
-// file system of the root= UUID, and prints the checksum of its files on the serial port. Timers are not checked: the
-// emulation of a busy machine would fail.
+// file system of the root= UUID, and prints the checksum of its files on the serial port. Timer checks are off, because
+// they would fail in emulation on a busy machine.
 const (
 	linuxRootUUID = "7b1e6f0a-52c4-4d0b-9a3e-c0ffee5eed01"
 	linuxCommand  = "root=UUID=" + linuxRootUUID + " console=ttyS0 quiet panic=-1 no_timer_check"
-	linuxSays     = "trueup-root: " // in front of the checksum
-	linuxFails    = "trueup-init: " // in front of what the program could not do
+	linuxSays     = "trueup-root: " // before the checksum
+	linuxFails    = "trueup-init: " // before an error of the program
 )
 
-// linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
+// linuxModules lists the drivers of the disk and of the file system. Their dependencies are loaded first.
 var linuxModules = []string{"ahci", "sd_mod", "crc32c_generic", "ext4"}
 
-// linuxRoot is a folder that a file system is to be filled from: /boot/vmlinuz, /boot/initrd.img, and files to compare.
+// linuxRoot returns a folder with the content of a file system: /boot/vmlinuz, /boot/initrd.img, and files to compare.
 // A test may add more, and then calls treeSum.
 func linuxRoot(t testing.TB) string {
 	t.Helper()
@@ -59,7 +59,7 @@ func linuxRoot(t testing.TB) string {
 	return dir
 }
 
-// linuxKernel finds a kernel whose modules are there too.
+// linuxKernel finds a kernel with its modules.
 func linuxKernel(t testing.TB) (path, release string) {
 	t.Helper()
 	kernels, err := filepath.Glob("/boot/vmlinuz-*")
@@ -73,8 +73,8 @@ func linuxKernel(t testing.TB) (path, release string) {
 	return disktest.DataFile(t, "/boot/vmlinuz-*"), ""
 }
 
-// unpackedKernel returns the kernel within a bzImage, for QEMU to start as it is: a guest needs seconds to unpack one.
-// Spec: Linux, Documentation/x86/boot.rst. Where xz has not packed it the image is returned.
+// unpackedKernel returns the kernel inside a bzImage, which QEMU can start directly: a guest needs seconds to unpack
+// one. If it is not compressed with xz, it returns the image. Spec: Linux, Documentation/x86/boot.rst.
 func unpackedKernel(t testing.TB, image string) string {
 	t.Helper()
 	b := disktest.ReadFile(t, image)
@@ -86,7 +86,7 @@ func unpackedKernel(t testing.TB, image string) string {
 	}
 	path := filepath.Join(filepath.Dir(builtPath), "kernel")
 	require.NoError(t, buildOnce(path, func() error {
-		cmd := exec.Command(disktest.Tool(t, "xz"), "-dc", "--single-stream") // the length of what is packed follows
+		cmd := exec.Command(disktest.Tool(t, "xz"), "-dc", "--single-stream") // the length follows the stream
 		cmd.Stdin = bytes.NewReader(packed)
 		kernel, err := cmd.Output()
 		if err != nil {
@@ -97,7 +97,7 @@ func unpackedKernel(t testing.TB, image string) string {
 	return path
 }
 
-// linuxInitrd packs a program of testdata, its modules, and further files by their names.
+// linuxInitrd packs a program of testdata, its modules, and further files.
 func linuxInitrd(t testing.TB, release, program string, modules []string, files map[string]string) []byte {
 	t.Helper()
 	init := buildStatic(t, "../../internal/disktest/testdata/"+program)
@@ -122,7 +122,7 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	}
 	add("init", init, 0o100755)
 
-	// The modules go in by an order in which they can be loaded.
+	// The modules are in an order in which they can be loaded.
 	folder := filepath.Join("/lib/modules", release)
 	needs := disktest.ReadFile(t, filepath.Join(folder, "modules.dep"))
 	builtIn := string(disktest.ReadFile(t, filepath.Join(folder, "modules.builtin")))
@@ -145,7 +145,7 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	return archive.Bytes()
 }
 
-// builds holds what makes a file that many tests share, by its path.
+// builds maps paths of files that many tests share to functions that make them once.
 var builds sync.Map
 
 func buildOnce(path string, build func() error) error {
@@ -153,7 +153,7 @@ func buildOnce(path string, build func() error) error {
 	return once.(func() error)()
 }
 
-// buildStatic returns the path of a program that needs nothing but a kernel.
+// buildStatic returns the path of a statically linked program.
 func buildStatic(t testing.TB, folder string) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(builtPath), "static-"+filepath.Base(folder))
@@ -168,7 +168,8 @@ func buildStatic(t testing.TB, folder string) string {
 	return path
 }
 
-// withNeeds returns modules and all that they need, each behind its needs. The lines of text name those of a module.
+// withNeeds returns modules with their dependencies, each after its dependencies. The lines of text list the
+// dependencies.
 func withNeeds(text string, names ...string) (order []string) {
 	needs, seen := map[string][]string{}, map[string]bool{}
 	for line := range strings.Lines(text) {
@@ -189,7 +190,8 @@ func withNeeds(text string, names ...string) (order []string) {
 	return order
 }
 
-// treeSum is what the guest computes too: names, lengths and contents of all files, in the order of their names.
+// treeSum returns the same digest as the guest: of names, lengths and contents of all files, in the order of their
+// names.
 func treeSum(t testing.TB, dir string) string {
 	t.Helper()
 	sum := sha256.New()
@@ -204,8 +206,8 @@ func treeSum(t testing.TB, dir string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// makeLinuxRoot makes an ext file system of the folder's files in a window of a raw disk. Flags are mke2fs's, such as
-// "-t", "ext4".
+// makeLinuxRoot makes an ext file system with the folder's files in a window of a raw disk. The flags are mke2fs's,
+// such as "-t", "ext4".
 func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...string) {
 	t.Helper()
 	args := slices.Concat(flags, []string{
@@ -215,8 +217,8 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 	disktest.Run(t, "mke2fs", args...)
 }
 
-// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the others
-// ends the boot, too, and is returned.
+// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any text of others
+// also ends the boot, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()
 	p.memory, p.ahci = 256, true
@@ -235,13 +237,13 @@ func bootLinux(t testing.TB, p pc, others ...string) string {
 	})
 }
 
-// linuxGuest is a virtual machine with Debian's kernel that does what a test asks of it, one thing after the other.
+// linuxGuest is a virtual machine with Debian's kernel that runs the requests of a test in sequence.
 type linuxGuest struct {
 	t       testing.TB
 	in      *json.Encoder
 	out     *json.Decoder
 	off     func()
-	console string // the file with what the kernel said
+	console string // file with the kernel's log
 }
 
 // guestRequest and guestAnswer are the protocol of disktest/testdata/linux-mounts.
@@ -263,22 +265,22 @@ type guestAnswer struct {
 	Error          string
 }
 
-// linuxSetup is what a guest starts with: modules, files by their names, and programs, which are in /bin.
+// linuxSetup is the setup of a guest: modules, files by name, and programs, which are in /bin.
 type linuxSetup struct {
 	modules  []string
 	files    map[string]string
 	programs []string
-	drives   []guestDisk // /dev/vda and on
+	drives   []guestDisk // from /dev/vda on
 	readOnly string      // of all drives: "on", or ""
 }
 
-// guestDisk is a disk that a guest gets to see.
+// guestDisk is a disk of a guest.
 type guestDisk struct {
-	path, format string // the latter as QEMU calls it
+	path, format string // format, as named by QEMU
 	sector       int64
 }
 
-// add adds a disk and returns what the guest calls it, which is the begin of the names of its partitions.
+// add adds a disk and returns its name in the guest, which its partitions begin with.
 func (s *linuxSetup) add(d guestDisk) (device string) {
 	s.drives = append(s.drives, d)
 	const letters = 26
@@ -307,13 +309,13 @@ func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
 		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
 		"-display", "none", "-serial", "file:" + g.console,
 		"-kernel", unpackedKernel(t, kernel), "-initrd", initrd,
-		// these are against faults of processors
+		// mitigations of processor faults
 		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off",
 		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device",
 		"virtserialport,chardev=port",
 		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
 	}
-	const firstSlot, functions = 8, 8 // a device of PCI has eight functions, and a bus 32 devices
+	const firstSlot, functions = 8, 8 // a PCI device has eight functions, and a bus 32 devices
 	for i, d := range s.drives {
 		args = append(args,
 			"-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=%s,cache=unsafe,readonly=%s",
@@ -333,13 +335,13 @@ func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
 		cancel()
 		_ = cmd.Wait()
 		t.Log("CPU", cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
-	}) // killed, it ends with an error that says nothing new
+	}) // after a kill, the error has no information
 	t.Cleanup(g.off)
 	g.in, g.out = json.NewEncoder(in), json.NewDecoder(out)
 	return g
 }
 
-// withLibraries adds a program to files, and the libraries that it is linked with, which keep their paths.
+// withLibraries adds a program and its shared libraries to files, under their own paths.
 func withLibraries(t testing.TB, program string, files map[string]string) {
 	t.Helper()
 	path := disktest.Tool(t, program)
@@ -350,7 +352,7 @@ func withLibraries(t testing.TB, program string, files map[string]string) {
 	}
 }
 
-// sh has a shell of the guest do something, and returns what that prints.
+// sh runs commands in a shell of the guest, and returns their output.
 func (g *linuxGuest) sh(t testing.TB, script string) string {
 	t.Helper()
 	a := g.ask(t, guestRequest{Op: "run", Args: []string{"/bin/sh", "-c", script}})
@@ -361,7 +363,7 @@ func (g *linuxGuest) sh(t testing.TB, script string) string {
 	return a.Stdout
 }
 
-// ask has the guest do something, and fails the test t when it cannot.
+// ask sends a request to the guest, and fails the test t on an error.
 func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
 	t.Helper()
 	var a guestAnswer
@@ -377,7 +379,7 @@ func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
 	return a
 }
 
-// end switches the guest off, after it has written what it holds.
+// end shuts the guest down after its writes.
 func (g *linuxGuest) end(t testing.TB) {
 	t.Helper()
 	g.ask(t, guestRequest{Op: "sync"})
@@ -390,7 +392,7 @@ func (g *linuxGuest) trueup(t testing.TB, args ...string) result {
 	return g.stopped(t, 0, "", args...)
 }
 
-// stopped runs the program in the guest and sends it a signal as soon as a file has bytes in it.
+// stopped runs the program in the guest and sends it a signal as soon as a file is not empty.
 func (g *linuxGuest) stopped(t testing.TB, s syscall.Signal, until string, args ...string) result {
 	t.Helper()
 	a := g.ask(t, guestRequest{Op: "run", Args: append([]string{"/trueup"}, args...), Until: until, Signal: s})

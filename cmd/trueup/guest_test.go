@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// To start a guest takes seconds of a processor, so that tests share one where they can: one makes disks, and another
-// reads the results.
+// Starting a guest takes seconds of processor time, so tests share one if possible: one makes disks, and another reads
+// the results.
 
 // newMaking returns a guest that makes file systems, volume groups and arrays.
 func newMaking() *linuxSetup {
@@ -31,8 +31,8 @@ func newMaking() *linuxSetup {
 	}
 }
 
-// TestDisksThatLinuxMakes has one guest make what only a Linux can make: volume groups, arrays, and disks that extlinux
-// boots from.
+// TestDisksThatLinuxMakes makes disks in a guest that only Linux can make: volume groups, arrays, and disks with
+// extlinux.
 func TestDisksThatLinuxMakes(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-system-x86_64")
@@ -50,7 +50,7 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	said := guest.sh(t, "set -e\n"+strings.NewReplacer(names...).Replace(strings.Join(poolCommands, "\n")))
 	guest.end(t)
 
-	// The lines of lvs: name, size, type and places, with @a for the disk a.
+	// The output of lvs: name, size, type and places, with @a for the disk a.
 	names = nil
 	var lvs []string
 	for line := range strings.Lines(said) {
@@ -65,7 +65,7 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	t.Run("pools", func(t *testing.T) { testPools(t, pool, lvs) })
 	t.Run("extlinux boots", func(t *testing.T) {
 		for _, v := range extlinuxVolumes {
-			// The kernel of the guest said where the partition starts.
+			// The kernel of the guest printed the start of the partition.
 			at := staleHidden.at
 			if v.kind == "xfs" {
 				at = staleXFSHidden.at
@@ -87,15 +87,15 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	})
 }
 
-// reading is what a guest does with disks that it must not change.
+// reading is a script of a guest for disks that it must not change.
 type reading struct {
 	linuxSetup
-	script string // what is done before volumes are read
-	said   string // by the script
+	script string // commands before volumes are read
+	said   string // output of the script
 	reads  []volumeToRead
 }
 
-// newReading returns a guest that knows all file systems of the tests. NTFS is read by ntfs-3g.
+// newReading returns a guest with drivers for all file systems of the tests. It reads NTFS with ntfs-3g.
 func newReading() *reading {
 	return &reading{linuxSetup: linuxSetup{
 		modules: []string{
@@ -108,28 +108,28 @@ func newReading() *reading {
 	}}
 }
 
-// volumeToRead is a device of the guest and the kind that it is mounted as. An empty one lets mount find it.
+// volumeToRead is a device of the guest and the kind to mount it as. If that is empty, mount detects it.
 type volumeToRead struct{ device, kind string }
 
-// volumeRead is what the guest found in a volume: the kind of its file system, and lines of sha256sum, sorted.
+// volumeRead is the content of a volume in the guest: the kind of its file system, and sorted lines of sha256sum.
 type volumeRead struct {
 	kind string
 	sums []string
 }
 
-// read has all files of a volume read.
+// read requests that the guest reads all files of a volume.
 func (r *reading) read(device, kind string) { r.reads = append(r.reads, volumeToRead{device, kind}) }
 
-// What is printed before the sums, and at the end if every file could be read.
+// Markers before the digests, and at the end if every file could be read.
 const (
 	sumsBegin = "the sums"
 	sumsEnd   = "all were read"
 )
 
-// run starts the guest and returns the content of each volume by device. An unmounted volume is missing.
+// run starts the guest and returns the content of each volume by device. A volume that could not be mounted is missing.
 func (r *reading) run(t *testing.T) map[string]volumeRead {
 	t.Helper()
-	// All volumes are mounted beside each other, and one program reads them all: to start programs takes most of the
+	// All volumes are mounted together, and one program reads them all, because starting programs takes most of the
 	// time in emulation. A volume that cannot be mounted does not end the run.
 	script := "lvm vgchange -q -a y >&2\nmkdir /tmp/v; cd /tmp/v\n" +
 		`m() { mkdir $1 && mount -r $3 $2 $1 2>&1 && mounted="$mounted $2"; }` + "\n"
@@ -153,7 +153,7 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	require.True(t, found, kinds)
 	sums, found = strings.CutSuffix(strings.TrimRight(sums, "\n"), "\n"+sumsEnd)
 	require.True(t, found, sums)
-	t.Log(kinds) // and why others were not mounted
+	t.Log(kinds) // and the reasons why others were not mounted
 	for _, m := range regexp.MustCompile(`(?m)^(.+): TYPE="(.+)"`).FindAllStringSubmatch(kinds, -1) {
 		volumes[m[1]] = volumeRead{kind: m[2]}
 	}
@@ -173,25 +173,25 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	return volumes
 }
 
-// readDisk is a disk whose volumes a guest reads.
+// readDisk is a disk with volumes for a guest to read.
 type readDisk struct {
 	guestDisk
 	volumes []madeVolume
 }
 
-// TestLinuxReadsTheResults has a real Linux kernel mount every volume of made and of random disks and of their results,
-// and read served disks.
+// TestLinuxReadsTheResults mounts every volume of made and random disks and of their results in a real Linux kernel,
+// and reads served disks.
 func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-system-x86_64")
 	r := newReading()
 
-	// The NBD client of the kernel reads a disk that is served over a network.
+	// The kernel's NBD client reads a disk served over a network.
 	source, aligned := sampleDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, aligned).code)
 	at, err := url.Parse(serving(t, "--listen", "127.0.0.1:0", source).URI)
 	require.NoError(t, err)
-	const here, served = "10.0.2.2", "/dev/nbd0p1" // by the first QEMU's network leads to this machine
+	const here, served = "10.0.2.2", "/dev/nbd0p1" // the first QEMU's network leads to this machine
 	r.programs = append(r.programs, "nbd-client")
 	r.script += "nbd-client " + here + " " + at.Port() + " /dev/nbd0 >&2 && " +
 		"sha256sum < /dev/nbd0 && cd /sys/block/nbd0 && echo $(cat ro size nbd0p*/start)\n"
@@ -210,14 +210,14 @@ func TestLinuxReadsTheResults(t *testing.T) {
 	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
 }
 
-// readMade has the guest read every file of madeDisks and of disks with sectors of 4096 bytes, and of their aligned
-// copies, each mounted as the type that trueup reports. check compares the files of one source with its copy.
+// readMade requests that the guest reads every file of madeDisks, of disks with sectors of 4096 bytes, and of their
+// aligned copies, each mounted as the type that trueup reports. check compares the files of a source with its copy.
 func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	t.Helper()
 	var disks []readDisk
 	for i, d := range madeDisks {
 		raw := d.make(t, t.TempDir())
-		// A mount takes seconds in emulation: every disk and every format comes up, not every pair of them.
+		// A mount takes seconds in emulation, so every disk and every format is tested, but not every pair.
 		f := diskFormats[i%len(diskFormats)]
 		source := f.convert(t, raw, t.TempDir(), "disk", d.adapter)
 		dest := filepath.Join(t.TempDir(), "aligned"+f.ext)
@@ -259,10 +259,10 @@ func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[stri
 					kind = "vfat"
 				}
 				require.Equal(t, kind, read.kind, "%s, %s", d.path, v.label)
-				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
+				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files only there
 					require.Subset(t, read.sums, fileSums(v.files()), "%s, %s", d.path, v.label)
 				}
-				// All files of the volume are compared, not only the files of the test. Each result follows its source.
+				// All files of the volume are compared, not only those of the test. Each result follows its source.
 				if i%2 == 1 {
 					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
 				}
@@ -271,12 +271,12 @@ func readMade(t *testing.T, r *reading) (check func(t *testing.T, found map[stri
 	}
 }
 
-// poolDisks are what Linux makes of disks of 32 MiB in a guest: a and b become a volume group, the others members
-// of arrays, and h an own physical volume, whose extents are aligned where it becomes a partition at LBA 63: 63 and 65
-// sectors are 64 KiB.
+// poolDisks are made by Linux from disks of 32 MiB in a guest: a and b become a volume group, the others members of
+// arrays, and h a physical volume whose extents are aligned when it becomes a partition at LBA 63: 63 and 65 sectors
+// are 64 KiB.
 const poolDisks = "abcdefgh"
 
-// poolCommands are what a shell runs in the guest, with @a for the disk a.
+// poolCommands is a shell script for the guest, with @a for the disk a.
 var poolCommands = []string{
 	"lvm pvcreate --dataalignment 64k --dataalignmentoffset 33280b @h",
 	"lvm pvcreate --metadatasize 128k --dataalignment 64k @a",
@@ -300,7 +300,7 @@ var poolCommands = []string{
 	"mdadm --stop --scan",
 }
 
-// poolReport is the part of an inspection that these tests look at.
+// poolReport is the part of an inspection that these tests examine.
 type poolReport struct {
 	Volume     *poolVolume `json:"volume"`
 	Partitions []struct {
@@ -328,8 +328,8 @@ func inspectPool(t *testing.T, path string, flags ...string) poolReport {
 	return trueupJSON[poolReport](t, 0, append([]string{"inspect", path}, flags...)...)
 }
 
-// testPools holds what inspect says about volumes made by a real Linux against LVM and mdadm. lvs are the lines of
-// that.
+// testPools compares the report of inspect with volumes made by a real Linux with LVM and mdadm. lvs is the output of
+// lvs.
 func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	t.Helper()
 	require.GreaterOrEqual(t, len(lvs), 8)
@@ -381,7 +381,7 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	})
 }
 
-// requirePV holds a physical volume against the header that pvck reads, and its logical volumes against what lvs said.
+// requirePV compares a physical volume with the header that pvck reads, and its logical volumes with the output of lvs.
 func requirePV(t *testing.T, path, letter, name string, lvs []string) {
 	t.Helper()
 	v := inspectPool(t, path).Volume

@@ -31,15 +31,15 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// hostileExits are the exit codes of inspect, and of plan and align, on an image from a stranger.
+// hostileExits holds the exit codes of inspect, and of plan and align, on an untrusted image.
 var hostileExits = map[hostile.End][2]int{
 	hostile.Unread: {1, 1}, hostile.Refused: {4, 4}, hostile.Broken: {1, 1}, hostile.Kept: {3, 4},
 	hostile.Sound: {3, 0},
 }
 
-// TestHostileImages has the commands end on one image from a stranger for each end and code, on those with escapes for
-// a terminal, and on all of them with make exhaustive: as expected, with one line on stderr each, and with nothing
-// written anywhere. The packages of formats, tables and volumes hold each image to its message.
+// TestHostileImages runs the commands on one untrusted image for each result and code, on those with terminal escapes,
+// and with make exhaustive on all: they must end as expected, with one line on stderr each, and write nothing. The
+// packages of formats, tables and volumes test the message of each image.
 func TestHostileImages(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -76,7 +76,7 @@ func TestHostileImages(t *testing.T) {
 						require.Equal(t, r.Code, f.Error.Code, f.Error.Message)
 					}
 				case end.code == 1 || end.code == 4:
-					// One line names the image and everything that the case is about.
+					// One line contains the image and the subject of the case.
 					line, rest, ended := strings.Cut(end.stderr, "\n")
 					require.True(t, ended && rest == "", "one line:\n%s", end.stderr)
 					require.True(t, strings.HasPrefix(line, "trueup: "), line)
@@ -103,7 +103,7 @@ func TestHostileImages(t *testing.T) {
 	}
 }
 
-// failure is the part of a JSON answer that says why a command failed.
+// failure is the part of a JSON result with the reason of a failure.
 type failure struct {
 	jsonHead
 	Image *jsonImage `json:"image"`
@@ -129,8 +129,8 @@ func unmarshal(t testing.TB, r result, v any) {
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), v), r.stdout)
 }
 
-// requireClean refuses what a terminal would obey: control characters of both sets, but for the ends of lines, and
-// those that reverse the direction of text. Bytes that are no UTF-8 can be controls of the second set.
+// requireClean rejects everything that a terminal would interpret: control characters of both sets, except for line
+// ends, and those that reverse the direction of text. Bytes that are not UTF-8 can be controls of the second set.
 func requireClean(t testing.TB, texts ...string) {
 	t.Helper()
 	for _, s := range texts {
@@ -144,7 +144,7 @@ func requireClean(t testing.TB, texts ...string) {
 	}
 }
 
-// folderState is what a stranger's folder looks like; contents are compared where they can be read.
+// folderState returns the state of an untrusted folder; contents are compared if they can be read.
 func folderState(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -161,7 +161,7 @@ func folderState(t testing.TB, dir string) map[string]string {
 	return state
 }
 
-// writeText makes a text file, such as a descriptor, the image.
+// writeText writes a text file, such as a descriptor, as the image.
 func writeText(name, text string) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -171,7 +171,7 @@ func writeText(name, text string) func(testing.TB, string) string {
 	}
 }
 
-// writeForged makes a forged image the file.
+// writeForged writes a forged image to the file.
 func writeForged(name string, image forge.Bytes) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -181,14 +181,14 @@ func writeForged(name string, image forge.Bytes) func(testing.TB, string) string
 	}
 }
 
-// xpSectors is the size of the disk that most forged images hold: one partition at LBA 63, of an unknown kind.
+// xpSectors is the size of the disk in most forged images: one partition at LBA 63, of an unknown kind.
 const xpSectors = hostile.Sectors
 
 func slot(kind byte, start, sectors uint32) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
-// flatImage writes a descriptor and the flat file that it names.
+// flatImage writes a descriptor and its flat file.
 func flatImage(text string) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -202,10 +202,10 @@ func goodFlat() string {
 	return vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 0`, xpSectors))
 }
 
-// changed is that descriptor with one text replaced.
+// changed is that descriptor with one replaced text.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
 
-// poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
+// poolImage is a disk with one partition at LBA 63, filled by put. Offsets of put are relative to the partition.
 func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -215,31 +215,31 @@ func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, 
 	}
 }
 
-// What an image from a stranger may waste: 64 MiB, and 2 s of processor time on a quiet machine (disktest.Scaled).
+// Budget of an untrusted image: 64 MiB, and 2 s of processor time on an idle machine (disktest.Scaled).
 const (
 	maxRSS = 64 << 20 // bytes
 	maxCPU = 2 * time.Second
 )
 
-// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its
-// child up to the moment of exec, and the parent that runs the tests is not small.
+// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent for its
+// child until exec, and the process that runs the tests is large.
 const launchEnv = "TRUEUP_TEST_LAUNCH"
 
-// launchJob is what a launcher reads.
+// launchJob is the input of a launcher.
 type launchJob struct {
 	Program string
-	Args    [][][]byte // one run each; as bytes, since JSON would change names that are no UTF-8
+	Args    [][][]byte // one run each; as bytes, since JSON would change names that are not UTF-8
 }
 
-// measured is one run and what it took.
+// measured is a run with its costs.
 type measured struct {
 	Stdout, Stderr []byte
 	Code           int // -1: killed
 	RSS            int64
-	CPU            time.Duration // as disktest.Scaled
+	CPU            time.Duration // in the unit of disktest.Scaled
 }
 
-// launch runs the jobs on standard input and prints what became of each, until there are no more.
+// launch runs the jobs on standard input and prints the result of each.
 func launch(*testing.M) (int, error) {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -277,9 +277,8 @@ func launch(*testing.M) (int, error) {
 	}
 }
 
-// measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A
-// command that only reads gets six more tries: what a run takes on a machine that has other things to do says little,
-// what it can do with says all.
+// measure runs trueup once for each list of arguments, through the launcher, and limits every run to the budget. A
+// command that only reads gets six more tries, because on a busy machine only the lowest cost is meaningful.
 func measure(t testing.TB, runs ...[]string) []result {
 	t.Helper()
 	all := launched(t, runs)
@@ -300,7 +299,7 @@ func measure(t testing.TB, runs ...[]string) []result {
 		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
 		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
 		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])
-		// The largest tables take seconds to validate, and differ from small ones in nothing but number.
+		// The largest tables take seconds to validate, and differ from small ones only in number.
 		if wantsJSON(runs[i]) && (len(r.stdout) < 1<<20 || disktest.Exhaustive) {
 			validate(t, r.stdout)
 		}
@@ -309,7 +308,7 @@ func measure(t testing.TB, runs ...[]string) []result {
 	return results
 }
 
-// launched has the launcher run trueup with each list of arguments.
+// launched runs trueup through the launcher with each list of arguments.
 func launched(t testing.TB, runs [][]string) []measured {
 	t.Helper()
 	jobs := launchJob{Program: builtPath}
@@ -355,7 +354,7 @@ func launched(t testing.TB, runs [][]string) []measured {
 	return all
 }
 
-// launcher is a process that launches others. The tests share some.
+// launcher is a process that starts others. The tests share some.
 type launcher struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -367,13 +366,13 @@ var launchers struct {
 	idle []*launcher
 }
 
-// mostAnswer bounds the answers of a launcher that is used again, in bytes: what it holds counts to its next runs.
+// mostAnswer limits the answers of a launcher before reuse, in bytes, because its memory counts for its next runs.
 const mostAnswer = 64 << 10
 
-// end lets a launcher end.
+// end ends a launcher.
 func (l *launcher) end() error { return errors.Join(l.in.Close(), l.cmd.Wait()) }
 
-// endLaunchers ends all launchers, when the tests have ended.
+// endLaunchers ends all launchers, after the tests.
 func endLaunchers() (err error) {
 	for _, l := range launchers.idle {
 		err = errors.Join(err, l.end())
@@ -381,8 +380,8 @@ func endLaunchers() (err error) {
 	return err
 }
 
-// TestHugeImages holds inspect to its budget on the largest images that qemu-img makes, with tables for all of the disk
-// or clusters that make many. QEMU takes long where clusters have 512 bytes.
+// TestHugeImages limits inspect to its budget on the largest images of qemu-img, with full tables or very many
+// clusters. QEMU takes long with clusters of 512 bytes.
 func TestHugeImages(t *testing.T) {
 	t.Parallel()
 	small := "16G"
@@ -404,13 +403,13 @@ func TestHugeImages(t *testing.T) {
 	}
 }
 
-// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is
-// dear in each of them, and together they must cost no more than one.
+// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: searching for a file is
+// expensive in each, and together they may cost at most as much as one.
 func TestManyHostileFileSystems(t *testing.T) {
 	t.Parallel()
 	const count, sectors = 128, 8192
 
-	// Of a FAT32, the part that is not zero: its root has as many names as a folder can have.
+	// The nonzero part of a FAT32: its root has the maximum number of names.
 	const folder = 65536 * 32
 	fat := disktest.Blank(t, "fat", sectors*sectorSize)
 	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", fat)
@@ -448,7 +447,7 @@ func TestManyHostileFileSystems(t *testing.T) {
 	}))
 }
 
-// TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.
+// TestManyHostileHives fills a disk with registry hives, each of maximum cost.
 func TestManyHostileHives(t *testing.T) {
 	t.Parallel()
 	keys := make([]hiveforge.Key, 9_999)
@@ -463,7 +462,7 @@ func TestManyHostileHives(t *testing.T) {
 	list := named(root + 28)
 	first := named(named(list+4) + 4)
 	f.U32(root+20, 1<<32-1)
-	for i := range int64(3333) { // each names all keys below the first
+	for i := range int64(3333) { // each lists all keys below the first
 		f.U32(list+4+4*i, binary.LittleEndian.Uint32(f[first+28:]))
 	}
 	hive := hostFile(t, string(f))

@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// nastyTexts would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
-// are what a FAT label holds.
+// nastyTexts would move a terminal's cursor, set its title or clipboard, or reverse its lines. A FAT label holds eleven
+// bytes.
 var nastyTexts = map[string]string{
 	"title":                "\x1b]0;x\a",
 	"clear screen":         "\x1b[2J",
@@ -33,7 +33,7 @@ var nastyTexts = map[string]string{
 	"tab and bell and nul": "a\t\a\v\x01b",
 }
 
-// someTexts returns three of nastyTexts, and all of them with make exhaustive.
+// someTexts returns three of nastyTexts, or all of them with make exhaustive.
 func someTexts() map[string]string {
 	if disktest.Exhaustive {
 		return nastyTexts
@@ -45,7 +45,7 @@ func someTexts() map[string]string {
 	return some
 }
 
-// labelDisk holds the volumes whose labels the cases overwrite.
+// labelDisk has volumes whose labels the cases overwrite.
 var labelDisk = madeDisk{
 	name: "labels", sectors: 5 * cylinder,
 	volumes: []madeVolume{
@@ -58,7 +58,7 @@ var labelDisk = madeDisk{
 	},
 }
 
-// TestHostileLabels puts such texts into the labels of volumes that real tools made.
+// TestHostileLabels puts such texts into the labels of volumes made by real tools.
 func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
@@ -81,14 +81,14 @@ func TestHostileLabels(t *testing.T) {
 			report := requireAllClean(t, raw, 0)
 			require.Len(t, report.Partitions, 3)
 			for _, p := range report.Partitions {
-				// what is no UTF-8 becomes U+FFFD, as in any JSON
+				// bytes that are not UTF-8 become U+FFFD, as in any JSON
 				require.Equal(t, string([]rune(text)), p.Volume.Label, "JSON stays exact")
 			}
 		})
 	}
 }
 
-// encodeLabel is a label as the volume stores it.
+// encodeLabel returns a label in the encoding of the volume.
 func encodeLabel(kind, label string) []byte {
 	if kind != "ntfs" {
 		return []byte(label)
@@ -100,8 +100,8 @@ func encodeLabel(kind, label string) []byte {
 	return b
 }
 
-// requireAllClean runs every command that shows an image, in every form, and returns what inspect found. exit is that
-// of the commands that copy.
+// requireAllClean runs every command that shows an image, in every form, and returns the result of inspect. exit is the
+// exit code of commands that copy.
 func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), filepath.Base(image))
@@ -120,7 +120,7 @@ func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 	return report
 }
 
-// TestHostilePaths puts such texts into the names of files, which can be anything but a slash and a zero byte.
+// TestHostilePaths puts such texts into file names, which can contain anything but a slash and a zero byte.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	for name, text := range someTexts() {
@@ -147,11 +147,11 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestHostileArguments puts such texts into a command line that a script made of names it was given.
+// TestHostileArguments puts such texts into a command line, like a script that is given such names.
 func TestHostileArguments(t *testing.T) {
 	t.Parallel()
 	image := writeForged("disk.raw", hostile.Disk())(t, t.TempDir())
-	// The kernel takes arguments of up to 128 KiB.
+	// The kernel accepts arguments of up to 128 KiB.
 	texts := []string{strings.Repeat("x", 60<<10), strings.Repeat("\x1b", 60<<10)}
 	for _, text := range someTexts() {
 		texts = append(texts, text)
@@ -197,7 +197,7 @@ func TestHostileDescriptorTexts(t *testing.T) {
 	}
 }
 
-// TestLongTextsAreCut puts texts into an image that are as long as their line can be.
+// TestLongTextsAreCut puts texts of maximum length into an image.
 func TestLongTextsAreCut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 2000)

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// nameCall is a system call that takes a file name or makes a connection, as strace prints it.
+// nameCall matches a system call that takes a file name or makes a connection, in the output of strace.
 type nameCall struct {
 	name  string
 	paths []string // every quoted argument
@@ -32,15 +32,15 @@ var (
 	quotedText = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)
 )
 
-// openFiles are where a program looks for others that have a file open for writing, before it confines itself: the
-// folders of their descriptors, what the kernel says about each, and the list of block devices.
+// openFiles matches places where a program looks for other programs with an open file, before it confines itself:
+// folders of descriptors, their details, and the list of block devices.
 var openFiles = regexp.MustCompile(`^(/proc(/\d+/(fd|fdinfo/\d+|comm))?|/sys/class/block)$`)
 
-// openFile is a descriptor of another program, which may be looked at and not opened.
+// openFile matches a descriptor of another program, which may be examined but not opened.
 var openFile = regexp.MustCompile(`^/proc/\d+/fd/\d+$`)
 
-// traced runs trueup under strace and returns the calls that name files or reach for the network. The command sees no
-// block devices: it would ask each loop device of the machine, also those of other tests, for its file.
+// traced runs trueup under strace and returns the calls that take file names or use the network. The command sees no
+// block devices: otherwise it would query each loop device of the machine, also of other tests.
 func traced(t *testing.T, args ...string) []nameCall {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
@@ -48,13 +48,13 @@ func traced(t *testing.T, args ...string) []nameCall {
 		disktest.Tool(t, "strace"), "-f", "-qq", "-s", "8192", "-o", log,
 		"-e", "trace=%file,%network,execve", builtPath,
 	}
-	privateMount(t, "size=1m", "/sys/class/block", append(command, args...)...) // the exit code is judged elsewhere
+	privateMount(t, "size=1m", "/sys/class/block", append(command, args...)...) // the exit code is tested elsewhere
 	text := disktest.ReadFile(t, log)
 	var calls []nameCall
 	for line := range strings.Lines(string(text)) {
 		m := callLine.FindStringSubmatch(line)
 		if m == nil {
-			continue // the end of a call that another thread interrupted, or a signal
+			continue // the end of a call that another thread or a signal interrupted
 		}
 		c := nameCall{name: m[1], line: strings.TrimSpace(line)}
 		for _, q := range quotedText.FindAllStringSubmatch(m[2], -1) {
@@ -67,7 +67,7 @@ func traced(t *testing.T, args ...string) []nameCall {
 	return calls[1:]
 }
 
-// startup are the names that any Go program looks at before it does anything: those of `trueup version`.
+// startup holds the names that any Go program opens at its start: those of `trueup version`.
 func startup(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -79,14 +79,14 @@ func startup(t *testing.T) map[string]bool {
 	return names
 }
 
-// watch tells what a command may look at and open beside the image and its folder.
+// watch lists what a command may examine and open beside the image and its folder.
 type watch struct {
-	usual map[string]bool // names of startup
-	seen  []string        // names in the folder that may be looked up
+	usual map[string]bool // names opened at the start
+	seen  []string        // names in the folder that may be examined
 	open  []string        // and opened
 }
 
-// check runs inspect and align under strace and requires that they look up no other name, open no other file, start no
+// check runs inspect and align under strace and requires that they examine no other name, open no other file, start no
 // program and make no socket.
 func (w watch) check(t *testing.T, path string) {
 	t.Helper()
@@ -102,7 +102,7 @@ func (w watch) check(t *testing.T, path string) {
 				allowed := w.usual[p] || folder || p == path || p == filepath.Base(path)
 				// the command confines itself to the folder of DEST
 				allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p)
-				// of work that was left open
+				// of unfinished work
 				for _, name := range []string{
 					"%s.trueup", ".%s.partial", ".%s.replaced", ".%s.exchange", ".%s.trial", ".%s.moved",
 				} {
@@ -121,12 +121,12 @@ func (w watch) check(t *testing.T, path string) {
 	}
 }
 
-// TestHostileReferences is about names in images: whatever they are, only their last part is looked for, in the image's
-// folder. It takes one of each threat, and all with make exhaustive.
+// TestHostileReferences tests names in images: only their last part is searched, in the image's folder. It runs one of
+// each threat, and all with make exhaustive.
 func TestHostileReferences(t *testing.T) {
 	t.Parallel()
 	w := watch{startup(t), []string{"x-flat.vmdk"}, []string{"x.raw", "disk1.vmdk", "twin.vmdk", `x\377y`}}
-	child := w // of a parent whose name, without its folders, is looked for
+	child := w // of a parent whose base name is searched
 	child.open = append(slices.Clone(w.open), "gone.vhd", "shadow", "sam", "base.raw", "base.vhdx", "base.vmdk")
 	threat := regexp.MustCompile(`^T(0[1-8]|31|35|37) |^T09 parent`)
 	extent := regexp.MustCompile(`^T0[1-5] `)
@@ -146,7 +146,7 @@ func TestHostileReferences(t *testing.T) {
 	require.Len(t, seen, 12)
 }
 
-// TestWatchSeesExtents makes sure that the cases above could fail: an extent that may be opened is seen to be opened.
+// TestWatchSeesExtents verifies that the cases above can fail: it sees that an allowed extent is opened.
 func TestWatchSeesExtents(t *testing.T) {
 	t.Parallel()
 	calls := traced(t, "inspect", flatImage(goodFlat())(t, t.TempDir()))
@@ -155,13 +155,13 @@ func TestWatchSeesExtents(t *testing.T) {
 	}), "%q", calls)
 }
 
-// Jobs of a process: it decodes images and starts no program, or it starts programs and decodes nothing.
+// Jobs of a process: it decodes images and starts no programs, or it starts programs and decodes nothing.
 const (
 	decodes      = "decodes"
 	orchestrates = "orchestrates"
 )
 
-// processes are the commands that read images or start programs, each with its job and its arguments.
+// processes lists the commands that read images or start programs, each with its job and its arguments.
 var processes = map[string]struct {
 	job  string
 	args []string
@@ -184,11 +184,11 @@ var processes = map[string]struct {
 	"bench":   {orchestrates, []string{"."}},
 }
 
-// noImages are the commands that do neither.
+// noImages lists the commands that do neither.
 var noImages = []string{"completion", "help", "report", "version"}
 
-// TestOneProcessOneJob holds each command to its job: one that decodes starts no program, but for the workers of scan,
-// and one that starts programs opens no image in its own process.
+// TestOneProcessOneJob requires that each command does one job: a command that decodes starts no program except the
+// workers of scan, and one that starts programs opens no image in its own process.
 func TestOneProcessOneJob(t *testing.T) {
 	t.Parallel()
 	_, list, _ := strings.Cut(trueup(t, "help").stdout, "Commands:\n")
@@ -228,7 +228,7 @@ func TestOneProcessOneJob(t *testing.T) {
 					want = []string{"/proc/self/exe"}
 				}
 				require.Equal(t, want, slices.Compact(p.programs))
-				if name != "scan" && name != "resume" { // which finds nothing to do
+				if name != "scan" && name != "resume" { // which has nothing to do
 					require.Positive(t, p.opened, "it opens the image")
 				}
 			case orchestrates:
@@ -253,7 +253,7 @@ var (
 	straceStart  = regexp.MustCompile(`^\("([^"]*)"`)
 )
 
-// tracedProcess runs trueup in a folder, with fakes before all other programs. A server is ended when it has opened its
+// tracedProcess runs trueup in a folder, with fake programs first in PATH. A server is ended when it has opened its
 // image.
 func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 	t.Helper()
@@ -266,7 +266,7 @@ func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 	if args[0] == "serve" {
 		var calls string
 		disktest.WaitFor(t, "an opened image", func() bool {
-			b, _ := os.ReadFile(log) // it may not be there yet
+			b, _ := os.ReadFile(log) // it may not exist yet
 			calls = string(b)
 			return straceServes.MatchString(calls)
 		})
@@ -274,10 +274,10 @@ func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGINT))
 	}
-	_ = cmd.Wait() // what it is asked for may fail
+	_ = cmd.Wait() // the command itself may fail
 	own, begun := map[string]bool{}, map[string]string{}
 	lines := strings.Split(string(disktest.ReadFile(t, log)), "\n")
-	for _, line := range lines { // threads first: a call of one can stand before the end of the call that made it
+	for _, line := range lines { // threads first: a call of one can precede the end of the call that created it
 		m := straceCall.FindStringSubmatch(line)
 		if m == nil {
 			continue
@@ -311,8 +311,8 @@ func tracedProcess(t *testing.T, dir, path string, args []string) (p process) {
 	return p
 }
 
-// confinedCommands are all that read images, with IMAGE for one of them, COPY for a copy beside it, and DEST for the
-// file that is written.
+// confinedCommands lists all commands that read images, with IMAGE for one of them, COPY for a copy beside it, and DEST
+// for the output.
 var confinedCommands = map[string][]string{
 	"inspect":                {"inspect", "IMAGE"},
 	"plan":                   {"plan", "IMAGE"},
@@ -332,13 +332,13 @@ func confinedArgs(args []string, image, dest string) (out []string) {
 }
 
 var (
-	// strace divides a call in two lines where another thread calls in between.
+	// strace splits a call into two lines if another thread calls in between.
 	opensImage = regexp.MustCompile(`open[a-z0-9]*\(.*"(?:[^"]*/)?xp\.vmdk", [^P]*( = \d|<unfinished)`)
 	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)(\(| resumed>).*= 0`)
 )
 
-// needsLandlock skips a test where the kernel has none. The kernel is asked, not the program: a command that does not
-// confine itself must not pass for an old kernel.
+// needsLandlock skips a test if the kernel has no Landlock. It asks the kernel, because an unconfined command must not
+// pass for one on an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if err := hasLandlock(); err != nil {
@@ -391,8 +391,8 @@ func requireConfined(t *testing.T, calls string) {
 	require.True(t, opened, "%s", calls)
 }
 
-// Where the kernel lacks something, a command goes on with a warning and says so in JSON, or refuses with
-// --require-sandbox.
+// If the kernel lacks a feature, a command continues with a warning and reports it in JSON, or with --require-sandbox
+// refuses.
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
@@ -403,7 +403,7 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 	}
 	for name, args := range confinedCommands {
 		if strings.HasPrefix(name, "scan") {
-			continue // which was told to go without
+			continue // which was told to continue
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -432,7 +432,7 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 	}
 }
 
-// A scan whose workers have less than they should warns too, or refuses.
+// A scan with fewer workers than requested warns too, or refuses.
 func TestScanWithoutLandlock(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")

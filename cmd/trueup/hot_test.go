@@ -20,24 +20,24 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// hotWindows is an align of a Windows that was copied while it ran: its hive has changes in logs.
+// hotWindows is an align of a Windows that was copied while running: its hive has changes in logs.
 type hotWindows struct {
 	windowsCase
 
 	partition int
 	hive      string   // its path
-	logs      []string // suffixes of the logs, in the order in which Windows applies them
-	by        []string // programs that can recover it
+	logs      []string // suffixes of the logs, in the order of Windows
+	by        []string // programs that can recover the hive
 	export    func(t testing.TB, hive string) string
-	text      func(signature uint32, off int64) string // of a position, as export has it
+	text      func(signature uint32, off int64) string // a position in the format of export
 	want      int                                      // positions in the recovered hive
 	exports   exports
 }
 
-// exports are the texts of hives by what they were made of. The runs of a test have the same hives under other names.
+// exports caches texts of hives by their content. The runs of a test have the same hives under other names.
 type exports map[[sha256.Size]byte]string
 
-// exported returns the text of a hive after a program has recovered it, or of the closed hive when program is empty.
+// exported returns the text of a hive after recovery by a program, or of the closed hive if program is empty.
 func (c hotWindows) exported(t *testing.T, program string, hive forge.Bytes, logs ...forge.Bytes) string {
 	t.Helper()
 	e := c.exports
@@ -72,7 +72,7 @@ func (c hotWindows) exported(t *testing.T, program string, hive forge.Bytes, log
 	return e[key]
 }
 
-// sumOf returns the sum of some parts and their lengths.
+// sumOf returns a digest of parts and their lengths.
 func sumOf(parts ...forge.Bytes) [sha256.Size]byte {
 	var all []byte
 	for _, p := range parts {
@@ -116,7 +116,7 @@ func (c hotWindows) run(t *testing.T) {
 	}
 }
 
-// same requires that the texts of two hives differ in the positions of what moved, of which there are so many, or more.
+// same requires that the texts of two hives differ only in moved positions, in at least the given number.
 func (c hotWindows) same(t *testing.T, what string, want int, now map[int]int64, before, after string) {
 	t.Helper()
 	var pairs []string
@@ -132,7 +132,7 @@ func (c hotWindows) same(t *testing.T, what string, want int, now map[int]int64,
 	require.Equal(t, strings.NewReplacer(pairs...).Replace(before), after, what)
 }
 
-// replaced gives a copy of a hive in which some bytes are others, all of them.
+// replaced returns a copy of a hive with all occurrences of some bytes replaced.
 func replaced(t *testing.T, f forge.Bytes, was, now []byte) forge.Bytes {
 	t.Helper()
 	require.Len(t, now, len(was))
@@ -140,8 +140,8 @@ func replaced(t *testing.T, f forge.Bytes, was, now []byte) forge.Bytes {
 	return bytes.ReplaceAll(f, was, now)
 }
 
-// Windows 10 of the corpus, which ran when it was copied. The letter of its own partition is in the hive and in the
-// first log, and the change of the other in the second log alone. make test has the order that differs from the names.
+// A running Windows 10 from the corpus. The letter of its own partition is in the hive and in the first log, and the
+// change of the other only in the second log. make test has the order that differs from the names.
 func TestHotWindows10(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
@@ -151,16 +151,16 @@ func TestHotWindows10(t *testing.T) {
 	end := forge.Bytes(b[:4096+binary.LittleEndian.Uint32(b[hiveforge.BinsSize:])])
 	hive := replaced(t, end, value(other), value(99*sectorSize))
 	touched := slices.Clone(hive)
-	touched[bytes.Index(touched, value(77*sectorSize))+4]++ // in the page of the letters
+	touched[bytes.Index(touched, value(77*sectorSize))+4]++ // in the page with the letters
 	later := slices.Clone(touched)
 	later[len(later)-5000]++
 	log1, log2 := hiveforge.Log(hive, 4316, touched, later), hiveforge.Log(later, 4318, end)
 	kept := exports{}
-	xml := func(t testing.TB, hive string) string { // in an eighth of the time of hivexregedit: the hive has 15 MB
+	xml := func(t testing.TB, hive string) string { // eight times as fast as hivexregedit: the hive has 15 MB
 		t.Helper()
 		return disktest.Output(t, "hivexml", hive)
 	}
-	text := func(signature uint32, off int64) string { // mountedText as hivexml has it
+	text := func(signature uint32, off int64) string { // mountedText in the encoding of hivexml
 		return ` value="` + base64.StdEncoding.EncodeToString(mountedValue(signature, off)) + `">`
 	}
 	for _, order := range [][]string{{".LOG1", ".LOG2"}, {".LOG2", ".LOG1"}} {
@@ -191,7 +191,7 @@ func TestHotWindows10(t *testing.T) {
 	}
 }
 
-// Windows 7, copied while it wrote its boot configuration: the log has what the store has only half.
+// Windows 7, copied while it wrote its boot configuration: the store has only half of the change in the log.
 func TestHotBootConfiguration(t *testing.T) {
 	t.Parallel()
 	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
@@ -219,7 +219,7 @@ func TestHotBootConfiguration(t *testing.T) {
 	}.run(t)
 }
 
-// ntfsFile is where a file lies: its record of the MFT, and its first cluster.
+// ntfsFile is the position of a file: its record of the MFT, and its first cluster.
 type ntfsFile struct {
 	record, cluster int64
 	size            int64
@@ -253,7 +253,7 @@ func (h *hotNTFS) onRecord(op uint16, n int64) []byte {
 	return fsforge.OnRecord(op, n, h.mft.cluster, make([]byte, 8))
 }
 
-// align aligns the disk with records in its log behind the checkpoint.
+// align aligns the disk with records in its log after the checkpoint.
 func (h *hotNTFS) align(t *testing.T, pending ...[]byte) (r result, dest string) {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "source.raw")
@@ -267,8 +267,8 @@ func (h *hotNTFS) align(t *testing.T, pending ...[]byte) (r result, dest string)
 	return trueup(t, "align", source, dest), dest
 }
 
-// An NTFS that was in use when it was copied is aligned when the replay of its log writes to nothing that the move
-// rewrites, and refused by name when it does.
+// An NTFS that was copied in use is aligned if the replay of its log writes nothing that the move rewrites, and
+// otherwise refused by name.
 func TestHotNTFS(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"

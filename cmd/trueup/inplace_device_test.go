@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// roomyNTFS is the disk of a Windows with room behind the last partition.
+// roomyNTFS is the disk of a Windows with free space after the last partition.
 func roomyNTFS(t testing.TB) string {
 	t.Helper()
 	raw := twoNTFS(t)
@@ -24,8 +24,8 @@ func roomyNTFS(t testing.TB) string {
 	return raw
 }
 
-// TestInPlaceOnDevice moves disks on devices. One is a GPT of a disk with sectors of 4 KiB, whose partition begins off
-// 64 KiB. They end in the bytes of the copy.
+// TestInPlaceOnDevice moves disks on devices, one of them a GPT with sectors of 4 KiB whose partition is off 64 KiB.
+// The result equals the copy.
 func TestInPlaceOnDevice(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
@@ -55,7 +55,7 @@ func TestInPlaceOnDevice(t *testing.T) {
 }
 
 // TestInPlaceOnDeviceIsRefused refuses devices that are in use, too small or not named as such, and journals that would
-// not outlast a power cut. Nothing is written.
+// not survive a power cut. Nothing is written.
 func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newDeviceMove(t, roomyNTFS(t))
@@ -98,15 +98,15 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	grows.requireOld(t)
 }
 
-// TestKilledMovesOnDevice kills a move on a device: the command that inspect prints completes it, or takes it back.
+// TestKilledMovesOnDevice kills a move on a device: the command that inspect prints completes it, or reverses it.
 func TestKilledMovesOnDevice(t *testing.T) {
 	t.Parallel()
 	newDeviceMove(t, roomyNTFS(t)).killed(t, "pwrite64,fsync,ioctl,unlinkat",
 		func(p callPoint) bool { return p.number%16 == 3 })
 }
 
-// TestFilesOnLoopDevices refuses to move and to exchange what a loop device shows, to go on with either and to take it
-// back, under any name and of any file of the disk. Detached, it goes on.
+// TestFilesOnLoopDevices refuses to move or exchange the file of a loop device, and to resume or undo that, by any name
+// and any file of the disk. After detaching, it continues.
 func TestFilesOnLoopDevices(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
@@ -137,7 +137,7 @@ func TestFilesOnLoopDevices(t *testing.T) {
 	}
 }
 
-// TestBlockDevice reads a disk where P2V finds it: on a device.
+// TestBlockDevice reads a disk from a device, as in P2V.
 func TestBlockDevice(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)
@@ -163,7 +163,7 @@ func TestBlockDevice(t *testing.T) {
 	require.Equal(t, before, sha256Of(t, raw))
 }
 
-// TestDeviceInUse refuses a device whose file system is mounted: it changes while it is read.
+// TestDeviceInUse refuses a device with a mounted file system, because it changes during the read.
 func TestDeviceInUse(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "volume")
@@ -180,12 +180,12 @@ func TestDeviceInUse(t *testing.T) {
 	require.Contains(t, r.stderr, "mounted")
 }
 
-// sfdiskCase is a disk whose partitions sfdisk moves to where trueup would.
+// sfdiskCase is a disk whose partitions sfdisk moves to trueup's targets.
 type sfdiskCase struct {
 	made, path string
 	old, new   map[int]window
 	data       map[int][32]byte // SHA-256 of each partition
-	order      []int            // from the end of the disk on
+	order      []int            // from the end of the disk backwards
 }
 
 func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
@@ -207,7 +207,7 @@ func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
 	return c
 }
 
-// sumsOfPartitions returns the SHA-256 of what lies where the table has partitions.
+// sumsOfPartitions returns the SHA-256 of each partition in the table.
 func sumsOfPartitions(t testing.TB, path string) map[int][32]byte {
 	t.Helper()
 	b, sums := disktest.ReadFile(t, path), map[int][32]byte{}
@@ -218,7 +218,7 @@ func sumsOfPartitions(t testing.TB, path string) map[int][32]byte {
 	return sums
 }
 
-// move is the command that moves a partition, below a program with arguments.
+// move returns the command line that moves a partition, run by another program with arguments.
 func (c *sfdiskCase) move(t testing.TB, number int, below ...string) result {
 	t.Helper()
 	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %d '%s'`, c.new[number].start,
@@ -226,15 +226,15 @@ func (c *sfdiskCase) move(t testing.TB, number int, below ...string) result {
 	return run(t, "sh", append([]string{"-c", script, "sh"}, append(below, "sfdisk")...)...)
 }
 
-// whole reports whether the table leads to all data.
+// whole reports whether the table points to all data.
 func (c *sfdiskCase) whole(t testing.TB) bool {
 	t.Helper()
 	return run(t, "sfdisk", "-d", c.path).code == 0 && maps.Equal(sumsOfPartitions(t, c.path), c.data)
 }
 
-// TestKilledSfdisk kills sfdisk --move-data as TestKilledMoves kills a move, on the same disks: in front of each call
-// that writes or flushes. It counts after how many of the kills the table does not lead to the data any more, and how
-// often a second run of the same command does not mend it. make torture runs the test, which is no test of trueup.
+// TestKilledSfdisk kills sfdisk --move-data on the disks of TestKilledMoves, before each call that writes or flushes.
+// It counts the kills after which the table does not point to the data, and those that a second run does not repair.
+// Only make torture runs it, because it does not test trueup.
 func TestKilledSfdisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("TRUEUP_KILLS") == "" {
@@ -242,7 +242,7 @@ func TestKilledSfdisk(t *testing.T) {
 	}
 	strace := disktest.Tool(t, "strace")
 	disktest.Tool(t, "sfdisk")
-	// What sync(2) does is of no use here, and takes long on a machine with other work.
+	// sync(2) is irrelevant here, and slow on a busy machine.
 	traced := []string{strace, "-qq", "-e", "trace=write,pwrite64,fsync,sync", "-e", "inject=sync:retval=0"}
 	for _, name := range []string{"two ntfs and a hive", "gpt"} {
 		t.Run(name, func(t *testing.T) {

@@ -19,15 +19,15 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// The tests here move partitions inside of a disk. What the disk must be then is the copy that align makes of it.
+// These tests move partitions within a disk. The result must equal the copy of align.
 
-// formats of disks that are moved in place.
+// Formats of disks that can be moved in place.
 var (
 	formatSplit = diskFormat{name: "split vmdk", container: "vmdk", subformat: "twoGbMaxExtentFlat", ext: ".vmdk"}
 	formatFixed = diskFormat{name: "fixed vhd", container: "vpc", subformat: "fixed", ext: ".vhd"}
 )
 
-// twoNTFS is the disk of a Windows with two NTFS, whose registry knows the letters of both.
+// twoNTFS is the disk of a Windows with two NTFS whose registry has the letters of both.
 func twoNTFS(t testing.TB) string {
 	t.Helper()
 	empty := filepath.Join(t.TempDir(), "empty")
@@ -46,19 +46,19 @@ func twoNTFS(t testing.TB) string {
 	return raw
 }
 
-// moveCase is a disk that is moved in its place, again and again: files, or a loop device above a file.
+// moveCase is a disk that is moved in place repeatedly: in files, or on a loop device.
 type moveCase struct {
-	made, folder string // the folder in which its files were made, and where they are moved
-	path         string // of the disk, as commands take it
+	made, folder string // folder of its files
+	path         string // of the disk, for commands
 	device       bool
 	journal      string
-	flags        []string // that name the journal
+	flags        []string // flags that name the journal
 	format       diskFormat
 	old          map[string]string // SHA-256 of its files
 	want         string            // SHA-256 of the disk of the copy
 }
 
-// newMove makes the disk of a format from a raw one, in a folder of its own.
+// newMove converts a raw disk to a format, in a new folder.
 func newMove(t testing.TB, f diskFormat, raw string) *moveCase {
 	t.Helper()
 	c := &moveCase{made: t.TempDir(), folder: t.TempDir(), format: f}
@@ -77,7 +77,7 @@ func newMove(t testing.TB, f diskFormat, raw string) *moveCase {
 	return c.prepare(t, raw)
 }
 
-// newDeviceMove puts a raw disk on a loop device with these options. The journal lies beside the file below.
+// newDeviceMove puts a raw disk on a loop device with these options. The journal is beside the backing file.
 func newDeviceMove(t testing.TB, raw string, options ...string) *moveCase {
 	t.Helper()
 	c := &moveCase{made: t.TempDir(), folder: t.TempDir(), format: formatRaw, device: true}
@@ -90,7 +90,7 @@ func newDeviceMove(t testing.TB, raw string, options ...string) *moveCase {
 	return c.prepare(t, c.path)
 }
 
-// prepare notes the disk before the move, and what it has to be then: the copy of source.
+// prepare records the disk before the move, and the expected disk: the copy of source.
 func (c *moveCase) prepare(t testing.TB, source string) *moveCase {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), "copy.raw")
@@ -101,7 +101,7 @@ func (c *moveCase) prepare(t testing.TB, source string) *moveCase {
 	return c
 }
 
-// reset makes the disk what it was before.
+// reset restores the disk before the move.
 func (c *moveCase) reset(t testing.TB) {
 	t.Helper()
 	for _, name := range folderNames(t, c.folder) {
@@ -118,7 +118,7 @@ func (c *moveCase) reset(t testing.TB) {
 	c.requireOld(t)
 }
 
-// restore brings the files of the disk back from a backup.
+// restore restores the files of the disk from a backup.
 func (c *moveCase) restore(t testing.TB) {
 	t.Helper()
 	disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", c.folder)
@@ -136,25 +136,25 @@ func (c *moveCase) disk(t testing.TB) string {
 	return sha256Of(t, c.format.rawOf(t, c.path))
 }
 
-// requireMoved requires that the disk is the copy, and that nothing lies beside it.
+// requireMoved requires that the disk equals the copy, and that nothing is beside it.
 func (c *moveCase) requireMoved(t testing.TB) {
 	t.Helper()
 	require.Equal(t, c.want, c.disk(t), "the disk is not the copy")
 	require.Len(t, folderNames(t, c.folder), len(c.old))
 }
 
-// requireOld requires that every file is what it was.
+// requireOld requires that every file is unchanged.
 func (c *moveCase) requireOld(t testing.TB) {
 	t.Helper()
 	require.Equal(t, c.old, sumsOf(t, c.folder), "the disk is not what it was")
 }
 
-// args are the command line of a command for the disk.
+// args returns the command line of a command for the disk.
 func (c *moveCase) args(command ...string) []string {
 	return slices.Concat(command, []string{c.path}, c.flags)
 }
 
-// refused requires that a command ends with a code and one line that says why.
+// refused requires that a command ends with this code and one line with the reason.
 func (c *moveCase) refused(t testing.TB, code int, says string, args ...string) {
 	t.Helper()
 	r := trueup(t, args...)
@@ -163,7 +163,7 @@ func (c *moveCase) refused(t testing.TB, code int, says string, args ...string) 
 	requireOneLine(t, r.stderr)
 }
 
-// requireAfter requires the disk that a command which succeeded leaves.
+// requireAfter requires the right disk after a successful command.
 func (c *moveCase) requireAfter(t testing.TB, command string, r result) {
 	t.Helper()
 	require.Equal(t, 0, r.code, "%s: %s%s", command, r.stdout, r.stderr)
@@ -174,11 +174,11 @@ func (c *moveCase) requireAfter(t testing.TB, command string, r result) {
 	}
 }
 
-// moveCalls are the system calls that a move changes something with.
+// moveCalls lists the system calls by which a move changes something.
 const moveCalls = "pwrite64,ftruncate,fallocate,fsync,renameat2,unlinkat,openat,close"
 
-// points returns the calls of a command that succeeds: for each name, how many the thread with most of them makes. The
-// calls of a move come from one thread, and strace counts those of a thread.
+// points returns the calls of a successful command: for each name, the highest number in one thread. A move calls from
+// one thread, and strace counts per thread.
 func points(t testing.TB, calls string, command []string) []callPoint {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "all")
@@ -187,7 +187,7 @@ func points(t testing.TB, calls string, command []string) []callPoint {
 	return spread(callsIn(t, log), 1<<20)
 }
 
-// injected returns a run that has something happen at a call.
+// injected returns a run with an injection at a call.
 func (p callPoint) injected(t testing.TB, log, does string, command []string) *exec.Cmd {
 	t.Helper()
 	args := []string{"-e", "trace=" + p.call, "-e", fmt.Sprintf("inject=%s:%s:when=%d", p.call, does, p.number)}
@@ -197,15 +197,15 @@ func (p callPoint) injected(t testing.TB, log, does string, command []string) *e
 	return underStrace(t, log, args, command)
 }
 
-// kill kills the move in front of a call and reports whether it came there.
+// kill kills the move before a call and reports whether the call was reached.
 func (c *moveCase) kill(t testing.TB, p callPoint) bool {
 	t.Helper()
 	cmd := p.injected(t, os.DevNull, "signal=KILL", c.args("move", "-q"))
-	_ = cmd.Run() // strace ends with the signal that ended what it traced
+	_ = cmd.Run() // strace ends with the signal of its tracee
 	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
 }
 
-// middle makes the disk what it was before, and kills a move of it at a flush in the middle of its stretches.
+// middle resets the disk, and kills a move of it at a flush in the middle of its stretches.
 func (c *moveCase) middle(t testing.TB) {
 	t.Helper()
 	c.reset(t)
@@ -215,11 +215,11 @@ func (c *moveCase) middle(t testing.TB) {
 	require.FileExists(t, c.journal)
 }
 
-// printedCommand finds the command lines of a refusal.
+// printedCommand matches the command lines of a refusal.
 var printedCommand = regexp.MustCompile(`trueup (resume|undo) (\S+) --journal (\S+)`)
 
-// goesOn lets the next run complete a move that was ended, or take it back, with the command that inspect prints where
-// the disk is in the middle of the move. It reports whether it was.
+// goesOn completes or reverses an ended move with the next run, by the command that inspect prints if the disk is in
+// the middle of the move. It reports whether it was.
 func (c *moveCase) goesOn(t testing.TB, command, at string) (middle bool) {
 	t.Helper()
 	if _, err := os.Stat(c.journal); err != nil { // it had not begun, or was complete
@@ -242,7 +242,7 @@ func (c *moveCase) goesOn(t testing.TB, command, at string) (middle bool) {
 		}
 	}
 	r = trueup(t, args...)
-	if r.code == 4 { // of one that is complete or that had not begun, by what is said
+	if r.code == 4 { // complete or not begun, according to the message
 		args[0] = map[string]string{"undo": "resume", "resume": "undo"}[command]
 		r = trueup(t, args...)
 	}
@@ -250,14 +250,14 @@ func (c *moveCase) goesOn(t testing.TB, command, at string) (middle bool) {
 	return middle
 }
 
-// moveDisks are an MBR with two NTFS and a hive, a GPT, and a disk that grows.
+// moveDisks lists an MBR with two NTFS and a hive, a GPT, and a disk that grows.
 var moveDisks = map[string]func(t testing.TB) string{
 	"two ntfs and a hive": twoNTFS,
 	"gpt":                 gptDisk,
 	"grows":               func(t testing.TB) string { t.Helper(); return noisyDisk(t, 5) },
 }
 
-// gptDisk has sgdisk make a disk of 40 MiB with misaligned partitions: numbers with a hole, out of disk order, with
+// gptDisk makes a disk of 40 MiB with sgdisk, with misaligned partitions: numbers with a gap, out of disk order, with
 // attributes and names.
 func gptDisk(t testing.TB) string {
 	t.Helper()
@@ -271,7 +271,7 @@ func gptDisk(t testing.TB) string {
 	return path
 }
 
-// TestInPlaceIsTheCopy moves disks of all formats in their place. make test has each disk in two of the formats.
+// TestInPlaceIsTheCopy moves disks of all formats in place. make test runs each disk in two formats.
 func TestInPlaceIsTheCopy(t *testing.T) {
 	t.Parallel()
 	for i, name := range slices.Sorted(maps.Keys(moveDisks)) {
@@ -284,7 +284,7 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 				t.Parallel()
 				c := newMove(t, f, raw)
 				c.requireAfter(t, "move", trueup(t, "move", "--json", c.path))
-				if f == formatFixed { // what needs the old disk does not take the new one for it
+				if f == formatFixed { // an image that needs the old disk rejects the new one
 					id := func(folder string) []byte {
 						b := disktest.ReadFile(t, filepath.Join(folder, "disk.vhd"))
 						return b[len(b)-512+68 : len(b)-512+84]
@@ -304,8 +304,8 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 	}
 }
 
-// TestDescriptorGivenBack has the user rename the descriptor in the middle of a move. The disk that grew has its
-// new size there all the same.
+// TestDescriptorGivenBack renames the descriptor in the middle of a move, like a user. The new size of a grown disk is
+// there anyway.
 func TestDescriptorGivenBack(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatFlat, moveDisks["grows"](t))
@@ -315,13 +315,13 @@ func TestDescriptorGivenBack(t *testing.T) {
 		}
 		c.reset(t)
 		c.kill(t, p)
-		if os.Rename(c.path+".moving", c.path) == nil { // else it has its name
+		if os.Rename(c.path+".moving", c.path) == nil { // otherwise it has its name
 			c.requireAfter(t, "resume", trueup(t, "resume", c.path))
 		}
 	}
 }
 
-// TestMoveBesideMove begins a second move of a disk whose descriptor is hidden: under the hidden name, and of the file
+// TestMoveBesideMove starts a second move of a disk whose descriptor is hidden: by the hidden name, and by the file
 // that only the hidden descriptor names.
 func TestMoveBesideMove(t *testing.T) {
 	t.Parallel()
@@ -335,8 +335,8 @@ func TestMoveBesideMove(t *testing.T) {
 	c.requireAfter(t, "undo", trueup(t, "undo", c.path))
 }
 
-// TestDiskBroughtBack brings a disk back from a backup in the middle of a move, and at its end. The journal stays until
-// undo --force removes it; internal/inplace has what else can stand at the path.
+// TestDiskBroughtBack restores a disk from a backup in the middle and at the end of a move. The journal stays until
+// undo --force removes it; internal/inplace tests other files at the path.
 func TestDiskBroughtBack(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
@@ -352,7 +352,7 @@ func TestDiskBroughtBack(t *testing.T) {
 			c.middle(t)
 			c.restore(t)
 			for _, command := range []string{"resume", "undo"} {
-				c.refused(t, 4, "trueup undo "+c.path+" --force leaves the disk as it is and removes the journal, with ",
+				c.refused(t, 4, "trueup undo "+c.path+" --force leaves the disk as it is and removes the journal, ",
 					command, c.path)
 			}
 			dropped()
@@ -375,7 +375,7 @@ func TestDiskBroughtBack(t *testing.T) {
 			require.NotContains(t, r.stdout, "journal went", "the flag changes nothing in the middle of the move")
 			c.requireAfter(t, "undo", r)
 
-			ends := points(t, "unlinkat", c.args("move", "-q")) // behind the first sector
+			ends := points(t, "unlinkat", c.args("move", "-q")) // after the first sector
 			c.reset(t)
 			c.kill(t, ends[len(ends)-1])
 			c.restore(t)
@@ -386,8 +386,8 @@ func TestDiskBroughtBack(t *testing.T) {
 	}
 }
 
-// killed kills the move with SIGKILL in front of system calls that change something: the next run completes it, or
-// takes it back byte for byte. With TRUEUP_KILLS it is each of these calls.
+// killed kills the move with SIGKILL before system calls that change something: the next run completes it, or reverses
+// it byte for byte. With TRUEUP_KILLS it tries all these calls.
 func (c *moveCase) killed(t *testing.T, calls string, some func(p callPoint) bool) {
 	t.Helper()
 	all, kills, middle := points(t, calls, c.args("move", "-q")), 0, 0
@@ -405,13 +405,13 @@ func (c *moveCase) killed(t *testing.T, calls string, some func(p callPoint) boo
 			at, journal := fmt.Sprintf("%+v", p), filepath.Base(c.journal)
 			if text, err := os.ReadFile(c.journal); err == nil && c.device && len(bytes.Trim(text, "\x00")) == 0 {
 				require.Equal(t, 4, trueup(t, c.args("move")...).code, "%s: a file of anybody's", at)
-				require.NoError(t, os.Remove(c.journal)) // by hand
+				require.NoError(t, os.Remove(c.journal)) // like a user
 			}
 			before := sumsOf(t, c.folder)
 			_, begun := before[journal]
 			if c.goesOn(t, []string{"resume", "undo"}[(i+k)%2], at) {
 				middle++
-			} else if begun && !c.device { // it could be used: nothing was written to it
+			} else if begun && !c.device { // it was usable: nothing was written to it
 				delete(before, journal)
 				require.Equal(t, c.old, before, at)
 			}
@@ -433,8 +433,8 @@ func TestKilledMoves(t *testing.T) {
 	}
 }
 
-// moveFaults are what a call meets, in the words of strace, each with what the run prints then: errors of a storage, a
-// call that is interrupted, which is repeated, and signals that end a run.
+// moveFaults maps faults, in the syntax of strace, to the output of the run: storage errors, interrupted calls, which
+// are repeated, and signals that end a run.
 var moveFaults = []struct {
 	inject, says string
 	code         int
@@ -446,13 +446,13 @@ var moveFaults = []struct {
 	{"signal=TERM", "interrupted", 143},
 }
 
-// faultCalls are the system calls that fail: those that change something, and those that read the disk or look at it,
-// but for those with which the runtime of Go begins.
+// faultCalls lists the system calls that fail: those that change something, and those that read or examine the disk,
+// except calls at the start of Go's runtime.
 const faultCalls = moveCalls + ",pread64,lseek,newfstatat"
 
-// TestCallsOfAMoveFail has calls of a move, of a resume and of an undo fail or be interrupted by a signal. The run says
-// so, and the next one completes the move or takes it back. With TRUEUP_KILLS it is each call with each fault;
-// internal/inplace has each call fail, too.
+// TestCallsOfAMoveFail fails or interrupts calls of a move, of a resume and of an undo. The run reports it, and the
+// next one completes or reverses the move. With TRUEUP_KILLS it tries each call with each fault; internal/inplace also
+// fails each call.
 func TestCallsOfAMoveFail(t *testing.T) {
 	t.Parallel()
 	disks := map[string]diskFormat{"grows": formatFlat}
@@ -469,7 +469,7 @@ func TestCallsOfAMoveFail(t *testing.T) {
 	}
 }
 
-// callsFail has calls of a command fail.
+// callsFail fails calls of a command.
 func (c *moveCase) callsFail(t *testing.T, command string) {
 	t.Helper()
 	ready, args := c.middle, c.args(command)
@@ -481,9 +481,9 @@ func (c *moveCase) callsFail(t *testing.T, command string) {
 	for i, p := range all {
 		for k, fault := range moveFaults {
 			some := (i*len(moveFaults)+k)%(len(all)*len(moveFaults)/3) == 7*len(command) ||
-				k == 0 && p.call == "fsync" && p.number == 3 // no run survives a flush that fails
+				k == 0 && p.call == "fsync" && p.number == 3 // no run survives a failed flush
 			if os.Getenv("TRUEUP_KILLS") != "" {
-				// Those that change something with all faults, the others, which are many, with one, and less often.
+				// Calls that change something with all faults; the others, which are many, with one, and less often.
 				some = strings.Contains(moveCalls, p.call) && p.call != "close" ||
 					k == i%len(moveFaults) && (p.number <= 30 || p.number%8 == 0)
 			}
@@ -511,8 +511,8 @@ func (c *moveCase) callsFail(t *testing.T, command string) {
 	t.Logf("%d points, %d runs failed; without the cause: %q", len(all), failed, quiet)
 }
 
-// TestMoveOnAFullFileSystem takes all space away in the middle of a move, before the journal has saved its second
-// stretch. A resume and an undo fail and say why, and go on when there is room.
+// TestMoveOnAFullFileSystem fills the file system in the middle of a move, before the journal has saved its second
+// stretch. Resume and undo fail with the reason, and continue when there is room.
 func TestMoveOnAFullFileSystem(t *testing.T) {
 	t.Parallel()
 	raw, folder := noisyDisk(t, 24), t.TempDir()
@@ -536,8 +536,8 @@ func TestMoveOnAFullFileSystem(t *testing.T) {
 	}
 }
 
-// TestMoveIsAlone stops a move in its middle, and starts every command that could disturb it: each is refused, and the
-// move comes to its end.
+// TestMoveIsAlone stops a move halfway, and starts every command that could disturb it: each is refused, and the move
+// completes.
 func TestMoveIsAlone(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatFlat, moveDisks["grows"](t))
@@ -559,7 +559,7 @@ func TestMoveIsAlone(t *testing.T) {
 	c.requireMoved(t)
 }
 
-// TestJournalCannotBeSeen has the look at the name of a journal fail: that is no disk without one.
+// TestJournalCannotBeSeen fails the check for a journal: that is different from a disk without a journal.
 func TestJournalCannotBeSeen(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatRaw, noisyDisk(t, 4))
@@ -574,8 +574,8 @@ func TestJournalCannotBeSeen(t *testing.T) {
 	c.requireOld(t)
 }
 
-// TestJournalElsewhere keeps the journal in another folder. The disk names it in the middle of the move, and another
-// disk is refused with it.
+// TestJournalElsewhere keeps the journal in another folder. The disk contains its path in the middle of the move, and
+// another disk is refused with it.
 func TestJournalElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
@@ -595,7 +595,7 @@ func TestJournalElsewhere(t *testing.T) {
 				c.refused(t, 4, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, c.journal), "inspect", shown)
 				require.NotEqual(t, 0, trueup(t, c.args("move")...).code)
 
-				// The journal of an interrupted move with other disks: no file changes.
+				// The journal of an interrupted move is refused for other disks, and no file changes.
 				kept, record := sumsOf(t, c.folder), sha256Of(t, c.journal)
 				for _, other := range []string{filepath.Join(c.folder, "b"+f.ext), filepath.Join(apart, "disk"+f.ext)} {
 					require.NoError(t, os.WriteFile(other, []byte("another disk"), 0o600))
@@ -620,8 +620,8 @@ func TestJournalElsewhere(t *testing.T) {
 	}
 }
 
-// TestInPlaceByOddNames moves disks whose names no image could name, and goes on after a kill. A name that the journal
-// cannot hold is refused.
+// TestInPlaceByOddNames moves disks with names that no image could refer to, and continues after a kill. A name that
+// the journal cannot store is refused.
 func TestInPlaceByOddNames(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatRaw, noisyDisk(t, 4))

@@ -22,8 +22,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/hostile"
 )
 
-// The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many
-// pieces, and where its blocks lie in the file. qemu-img tells the same of the same images.
+// These tests compare what inspect reports about a container, and no guest sees, with qemu-img: stored bytes, number of
+// pieces, and block positions in the file.
 
 type jsonUsage struct {
 	Stored     int64  `json:"stored_bytes"`
@@ -36,7 +36,7 @@ type jsonUsage struct {
 	Complete   bool   `json:"complete"`
 }
 
-// jsonContainer is the part of an inspection that speaks of the container.
+// jsonContainer is the part of an inspection about the container.
 type jsonContainer struct {
 	jsonHead
 	Image struct {
@@ -60,13 +60,13 @@ type mapEntry struct {
 	File   string `json:"filename"`
 }
 
-// wantUsage is what qemu-img tells of an image: what is stored, the pieces, and the blocks that are not zero.
+// wantUsage is qemu-img's report on an image: stored bytes, pieces, and nonzero blocks.
 func wantUsage(t testing.TB, format, path string) (u jsonUsage) {
 	t.Helper()
 	flat := strings.TrimSuffix(path, ".vmdk") + "-flat.vmdk"
 	of := []string{"-f", format, path}
 	if _, err := os.Stat(flat); err == nil {
-		of = []string{"-f", "raw", flat} // qemu-img does not look for holes in a flat extent
+		of = []string{"-f", "raw", flat} // qemu-img does not search holes in a flat extent
 	}
 	var entries []mapEntry
 	out := disktest.Output(t, "qemu-img", append([]string{"map", "--output=json"}, of...)...)
@@ -75,7 +75,7 @@ func wantUsage(t testing.TB, format, path string) (u jsonUsage) {
 	for _, e := range entries {
 		if !e.Data {
 			if e.Offset != 0 {
-				end += e.Length // a hole of the file, which has its place there
+				end += e.Length // a hole of the file, which counts
 			}
 			continue
 		}
@@ -100,13 +100,13 @@ func wantUsage(t testing.TB, format, path string) (u jsonUsage) {
 	return u
 }
 
-// containers are the images of qemu-img that are read.
+// containers lists the tested images of qemu-img.
 var containers = []struct {
 	format     string
 	options    []string
-	block      int64 // bytes that it allocates at once; 0 where that is a matter of the file system
-	misaligned bool  // blocks of 4 KiB do not lie on 4 KiB in the file
-	blind      bool  // qemu-img map does not look into it
+	block      int64 // allocation unit in bytes; 0 if the file system decides
+	misaligned bool  // blocks of 4 KiB are off 4 KiB in the file
+	blind      bool  // qemu-img map cannot map it
 }{
 	{format: "raw"},
 	{format: "vmdk", options: []string{"-o", "subformat=monolithicFlat"}},
@@ -132,7 +132,7 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 				[]string{raw, path})...)
 			check := func() jsonContainer {
 				if c.block > 0 || c.format == "vpc" {
-					// All zeros are stored: qemu-img map does not ask for the holes of a file that is no raw disk.
+					// All zeros are stored: qemu-img map does not ask for holes of files other than raw disks.
 					for _, name := range folderNames(t, filepath.Dir(path)) {
 						file := filepath.Join(filepath.Dir(path), name)
 						require.NoError(t, os.WriteFile(file, disktest.ReadFile(t, file), 0o644))
@@ -151,7 +151,7 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 			}
 			check()
 
-			// Blocks that are written from the last to the first lie so in a file that grows.
+			// Blocks that are written from last to first are in that order in a growing file.
 			block := c.block
 			if block == 0 {
 				block = 4096
@@ -162,7 +162,7 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 			}
 			disktest.Run(t, "qemu-io", append(commands, path)...)
 			got := check()
-			if c.block > 0 { // seven times back
+			if c.block > 0 { // seven backward jumps
 				require.GreaterOrEqual(t, got.Image.Usage.Unordered, int64(7))
 			}
 			for _, p := range got.Partitions {
@@ -198,8 +198,8 @@ func TestBrokenTablesHaveNoUsage(t *testing.T) {
 	require.Len(t, got.Partitions, 1)
 }
 
-// TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole:
-// more places to look up than an inspection has time for.
+// TestEndlessMapsAreCutShort inspects a disk of 64 TiB whose grains are in reverse order in a hole of the file: more
+// lookups than an inspection has time for.
 func TestEndlessMapsAreCutShort(t *testing.T) {
 	t.Parallel()
 	const tables, perTable = 600, 512 // grain tables, all full
@@ -239,7 +239,7 @@ type jsonFragmentation struct {
 	} `json:"fragmentation"`
 }
 
-// A logical volume in one place is counted as a file system, and the others are named.
+// A contiguous logical volume is counted like a file system, and the others are listed.
 func TestFragmentationInLVM(t *testing.T) {
 	t.Parallel()
 	ext := disktest.Blank(t, "ext.img", 1<<20)
@@ -269,15 +269,15 @@ func TestFragmentationInLVM(t *testing.T) {
 			"places, or not only on this disk")
 }
 
-// The tests here are about what a guest boots with. A disk of theirs has an aligned partition, which stays, and a
-// misaligned one, which moves: what the first one holds can depend on the place of the second.
+// These tests are about boot chains. Each disk has an aligned partition, which stays, and a misaligned one, which
+// moves; data in the first can depend on the place of the second.
 
 const (
 	stayStart, stayLength = 2048, 6000
 	moveStart, moveLength = 10000, 6000
 )
 
-// chainCase is something that finds the second partition, or is found by it.
+// chainCase is a structure that finds the second partition, or is found by it.
 type chainCase struct {
 	name   string
 	kind   byte
@@ -317,7 +317,7 @@ var chainCases = []chainCase{
 	},
 }
 
-// TestChainsAcrossPartitions requires that align sees what a partition that stays has to do with one that moves.
+// TestChainsAcrossPartitions requires that align handles dependencies between partitions that stay and that move.
 func TestChainsAcrossPartitions(t *testing.T) {
 	t.Parallel()
 	for _, c := range chainCases {
@@ -343,7 +343,7 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	}
 }
 
-// refusalCodes are those of the plan for an image.
+// refusalCodes returns the refusal codes in the plan of an image.
 func refusalCodes(t testing.TB, image string) []string {
 	t.Helper()
 	var plan struct {

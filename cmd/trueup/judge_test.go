@@ -19,11 +19,11 @@ import (
 	"github.com/trueup/trueup/internal/opinion"
 )
 
-// opinionCase is a machine with some of the programs that judge, and a folder for temporary files.
+// opinionCase is a machine with some of the judges' programs, and a folder for temporary files.
 type opinionCase struct{ path, temporary string }
 
-// fakes makes a machine with programs that are scripts. Another process writes these: files that this one had open to
-// write might be busy.
+// fakes makes a machine with scripts as programs. Another process writes them, because files that this process had open
+// for writing could be busy.
 func fakes(t *testing.T, scripts map[string]string) opinionCase {
 	t.Helper()
 	temporary, err := os.MkdirTemp("", "judges") //nolint:usetesting // short enough for a socket
@@ -42,18 +42,18 @@ func (o opinionCase) start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buff
 	t.Helper()
 	cmd := exec.Command(builtPath, args...)
 	cmd.Env = append(os.Environ(), "PATH="+o.path, "TMPDIR="+o.temporary, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",
-		"LIBGUESTFS_APPEND=mitigations=off", "LIBGUESTFS_CACHEDIR=/var/tmp") // where it keeps its appliance
+		"LIBGUESTFS_APPEND=mitigations=off", "LIBGUESTFS_CACHEDIR=/var/tmp") // folder of its appliance
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
 	return cmd, &stdout, &stderr
 }
 
-// run runs it to its end, at which nothing is left of what the judges had.
+// run runs it until it ends, when nothing of the judges may be left.
 func (o opinionCase) run(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd, stdout, stderr := o.start(t, args...)
-	_ = cmd.Wait() // its exit code says it
+	_ = cmd.Wait() // the exit code includes it
 	if wantsJSON(args) {
 		validateOutput(t, args, stdout.String())
 	}
@@ -68,7 +68,7 @@ func (o opinionCase) requireGone(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// judgedAs returns what the judges said, by judge and question.
+// judgedAs returns the answers of the judges, by judge and question.
 func judgedAs(rows opinion.Table) map[string]opinion.Verdict {
 	all := map[string]opinion.Verdict{}
 	for _, r := range rows {
@@ -83,13 +83,13 @@ const (
 	asRead  = "every byte against the disk that trueup reads"
 )
 
-// judgement has the fields of a report of judge that these tests look at.
+// judgement holds the fields of a report of judge that these tests examine.
 type judgement struct {
 	Agree   bool
 	Answers opinion.Table
 }
 
-// A judge that hangs ends with the command, however that ends.
+// A judge that hangs ends together with the command.
 func TestJudgeIsInterrupted(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -127,7 +127,7 @@ func TestJudgeIsInterrupted(t *testing.T) {
 	}
 }
 
-// judgesSay has judges of this machine judge a copy, and returns their answers.
+// judgesSay judges a copy with the judges of this machine, and returns their answers.
 func judgesSay(t *testing.T, by, source, dest string) (result, opinion.Table) {
 	t.Helper()
 	disktest.Tool(t, "qemu-img")
@@ -139,7 +139,7 @@ func judgesSay(t *testing.T, by, source, dest string) (result, opinion.Table) {
 	return r, found.Answers
 }
 
-// ofLibguestfs returns what libguestfs said, by question.
+// ofLibguestfs returns the answers of libguestfs, by question.
 func ofLibguestfs(rows opinion.Table) map[string]opinion.Verdict {
 	all := map[string]opinion.Verdict{}
 	for judged, v := range judgedAs(rows) {
@@ -150,8 +150,8 @@ func ofLibguestfs(rows opinion.Table) map[string]opinion.Verdict {
 	return all
 }
 
-// A byte of a file in the copy is another one: verify finds it, and so does libguestfs. It starts two guests, and is
-// asked in make exhaustive alone. TestOpinions has the other file systems.
+// A byte of a file in the copy is changed: verify and libguestfs find it. libguestfs starts two guests, so only make
+// exhaustive runs it. TestOpinions covers the other file systems.
 func TestJudgeOfLibguestfs(t *testing.T) {
 	t.Parallel()
 	judges := opinion.QemuImg
@@ -192,7 +192,7 @@ func TestJudgeOfLibguestfs(t *testing.T) {
 	}
 }
 
-// startGuestfish starts the guest by a command of the shell, and returns what the script printed.
+// startGuestfish starts the guest with a shell command, and returns the output of the script.
 func startGuestfish(t *testing.T, command, script string) string {
 	t.Helper()
 	disktest.Tool(t, "guestfish")
@@ -200,11 +200,11 @@ func startGuestfish(t *testing.T, command, script string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+command)
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",
-		"LIBGUESTFS_APPEND=mitigations=off") // against faults of processors; it starts in five sixths of the time
+		"LIBGUESTFS_APPEND=mitigations=off") // saves a sixth of the start
 	cmd.Stdin = strings.NewReader(script)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	// QEMU is a child of guestfish and has to go with it.
+	// QEMU is a child of guestfish and must end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -215,7 +215,7 @@ func startGuestfish(t *testing.T, command, script string) string {
 	return stdout.String()
 }
 
-// requireKernel skips where libguestfs is missing or has no kernel to start, by the rule of disktest.DataFile.
+// requireKernel skips a test if libguestfs is missing or has no kernel, by the rule of disktest.DataFile.
 func requireKernel(t *testing.T) {
 	t.Helper()
 	disktest.Tool(t, "guestfish")
@@ -226,16 +226,16 @@ func requireKernel(t *testing.T) {
 	}
 }
 
-// judgedVolume is a volume that libguestfs gets to see.
+// judgedVolume is a volume for libguestfs.
 type judgedVolume struct {
-	kind   string // of soakKinds, or one that makePart knows
+	kind   string // of soakKinds, or special in makePart
 	size   int64
-	device string // under which libguestfs finds its files, empty: it has none to find
-	looks  string // as which it looks at them
-	check  string // that it runs
+	device string // its device in libguestfs; empty if it has no files
+	looks  string // kind in libguestfs
+	check  string // check program in libguestfs
 }
 
-// judgedVolumes lie on one disk.
+// judgedVolumes are all on one disk.
 var judgedVolumes = []judgedVolume{
 	{"ext4", 12 * mib, "/dev/sda1", "ext4", "e2fsck -f -n"},
 	{"fat16", 18 * mib, "/dev/sda2", "vfat", "fsck.fat -n"},
@@ -249,10 +249,10 @@ var judgedVolumes = []judgedVolume{
 	{kind: "noise", size: 1 * mib},
 }
 
-// words are the bytes of a file on a volume, and of one that has no files.
+// words returns the bytes of a file on a volume, and of a volume without files.
 func (v judgedVolume) words() []byte { return noise("words on "+v.kind, 20_000) }
 
-// makePart makes the volume in a file of its own.
+// makePart makes the volume in its own file.
 func (v judgedVolume) makePart(t *testing.T, part string) {
 	t.Helper()
 	s := soakVolume{
@@ -260,7 +260,7 @@ func (v judgedVolume) makePart(t *testing.T, part string) {
 		group: "volumes", files: map[string][]byte{"words": v.words()},
 	}
 	switch v.kind {
-	case "exfat": // the appliance puts its file there
+	case "exfat": // the appliance writes its file there
 		require.NoError(t, os.WriteFile(part, exfatTools(t, v.size, 0), 0o600))
 	case "luks":
 		disktest.MakeBlank(t, part, v.size)
@@ -295,8 +295,8 @@ func judgedDisk(t *testing.T) string {
 	return raw
 }
 
-// TestOpinions has both judges look at a copy of each kind of volume, and at one in which a byte of each differs.
-// `make opinions` runs it.
+// TestOpinions judges a copy of each kind of volume, and a copy with a changed byte in each, with both judges. `make
+// opinions` runs it.
 func TestOpinions(t *testing.T) {
 	if os.Getenv("TRUEUP_OPINIONS") == "" {
 		t.Skip("make opinions runs it: seven appliances of libguestfs")
@@ -315,7 +315,7 @@ func TestOpinions(t *testing.T) {
 				good[v.device+": files of "+v.looks] = opinion.Agrees
 				bad[v.device+": files of "+v.looks] = opinion.Differs
 			}
-			if v.kind == "xfs" { // Debian packs its check apart (libguestfs-xfs), and the tests do without it
+			if v.kind == "xfs" { // Debian packages its check separately (libguestfs-xfs), and the tests do not need it
 				good[v.device+": "+v.check] = opinion.NotLooked
 			}
 		}
@@ -352,8 +352,8 @@ func TestOpinions(t *testing.T) {
 	})
 }
 
-// requireAgree has a job make a copy, and both judges judge it: libguestfs gives the wanted answers. It returns the
-// copy.
+// requireAgree copies a job, requires that both judges agree, and that libguestfs gives the expected answers. It
+// returns the copy.
 func requireAgree(t *testing.T, job, source string, want map[string]opinion.Verdict) (dest string) {
 	t.Helper()
 	dest = filepath.Join(t.TempDir(), "copy.raw")

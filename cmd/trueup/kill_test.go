@@ -19,30 +19,30 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// defaultKills is how often TestKill kills an align; TRUEUP_KILLS replaces it.
+// defaultKills is the number of kills in TestKill; TRUEUP_KILLS replaces it.
 const defaultKills = 32
 
-// killSeed makes two runs of the test kill at the same moments, as far as a clock can.
+// killSeed makes two runs of the test kill at the same moments, as far as timing allows.
 const killSeed = 20260101
 
-// killCase is one align that is killed again and again.
+// killCase is an align that is killed repeatedly.
 type killCase struct {
 	format       diskFormat
 	source, dest string
 	sourceSums   map[string]string
-	want         string        // sum of the result of an align that nothing disturbed
-	usual        time.Duration // that such an align takes
-	killed       int           // runs that did not come to their end
-	killedLate   int           // those of them that left a DEST
+	want         string        // digest of the result of an undisturbed align
+	usual        time.Duration // duration of such an align
+	killed       int           // runs that were killed
+	killedLate   int           // killed runs that left a DEST
 }
 
-// TestKill kills an align with SIGKILL at many points: at moments spread over its whole run time, and in front of
-// the system calls that change something. Whatever the point, DEST is absent or complete, SOURCE is as it was, and the
-// next run succeeds and leaves nothing behind.
+// TestKill kills an align with SIGKILL at many points: at moments over its whole run time, and before system calls that
+// change something. At every point, DEST is absent or complete, SOURCE is unchanged, and the next run succeeds and
+// leaves nothing behind.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kills := killCount(t)
-	// A small disk with 8 MiB of data, so that an align lasts long enough for kills at all moments.
+	// A small disk with 8 MiB of data, so that an align takes long enough for kills at all moments.
 	raw := madeDisks[2].make(t, t.TempDir())
 	disktest.WriteAt(t, raw, 6<<20, noise("kill", 8<<20))
 	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
@@ -50,7 +50,7 @@ func TestKill(t *testing.T) {
 	timed := kills / 2
 	for i := range timed {
 		c := cases[i%len(cases)]
-		// One moment in each of timed slices of the run, the last ones a little behind its usual end.
+		// One moment in each of timed slices of the run, the last ones a little after its usual end.
 		part := (float64(i) + moments.Float64()) / float64(timed)
 		replace := i%8 >= 6
 		c.trial(t, replace, func() {
@@ -60,7 +60,7 @@ func TestKill(t *testing.T) {
 				before := c.killed
 				cmd := exec.Command(builtPath, c.align()...)
 				require.NoError(t, cmd.Start())
-				timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
+				timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
 				err := cmd.Wait()
 				timer.Stop()
 				if c.count(t, cmd, err); c.killed > before {
@@ -78,7 +78,7 @@ func TestKill(t *testing.T) {
 		watched := underStrace(t, log, []string{"-e", "trace=" + changingCalls}, c.align())
 		out, err := watched.CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		// Which thread makes the last syncs of a run is not known, but they are those of the folder.
+		// The last syncs of a run can come from any thread, but they are syncs of the folder.
 		points := append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}},
 			spread(callsIn(t, log), (kills-timed)/len(cases)/2-2)...)
 		for _, p := range points {
@@ -122,8 +122,8 @@ func newKillCase(t *testing.T, f diskFormat, raw string) *killCase {
 	return c
 }
 
-// trial kills one align and looks at what is left, then lets the next one run to its end. With replace, DEST is there
-// from the trial before: the old one or the new one must be there at every moment.
+// trial kills one align, checks the remains, then runs the next one to its end. With replace, DEST exists from the
+// trial before: the old or the new one must exist at every moment.
 func (c *killCase) trial(t *testing.T, replace bool, kill func()) {
 	t.Helper()
 	if !replace {
@@ -147,10 +147,10 @@ func (c *killCase) trial(t *testing.T, replace bool, kill func()) {
 	require.Equal(t, c.sourceSums, c.format.hashFiles(t, c.source), "SOURCE changed")
 }
 
-// flatExtent is the name of the extent in a descriptor: a flat file that another DEST has is not overwritten.
+// flatExtent matches the name of the extent in a descriptor: a flat file of another DEST is not overwritten.
 var flatExtent = regexp.MustCompile(`FLAT "(.+)" 0`)
 
-// sum returns the SHA-256 of the file that holds the disk of DEST.
+// sum returns the SHA-256 of the file with the disk of DEST.
 func (c *killCase) sum(t *testing.T) string {
 	t.Helper()
 	if c.format != formatFlat {
@@ -162,7 +162,7 @@ func (c *killCase) sum(t *testing.T) string {
 	return sha256Of(t, filepath.Join(filepath.Dir(c.dest), string(name[1])))
 }
 
-// align is the command line of an align, which replaces DEST where there is one.
+// align returns the command line of an align, which replaces an existing DEST.
 func (c *killCase) align() []string {
 	args := []string{"align", c.source, c.dest}
 	if c.published() {
@@ -184,8 +184,8 @@ func (c *killCase) clear(t *testing.T) {
 	}
 }
 
-// killAtCall runs an align that is killed in front of a call. The threads of two runs do not share the work in the
-// same way, so that some runs come to their end.
+// killAtCall runs an align that is killed before a call. Threads share the work differently in each run, so some runs
+// end.
 func (c *killCase) killAtCall(t *testing.T, p callPoint) {
 	t.Helper()
 	cmd := p.injected(t, filepath.Join(t.TempDir(), "strace"), "signal=KILL", c.align())
@@ -195,10 +195,10 @@ func (c *killCase) killAtCall(t *testing.T, p callPoint) {
 	if err != nil && stderr.Len() > 0 {
 		t.Logf("%+v: %s", p, &stderr)
 	}
-	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
+	c.count(t, cmd, err) // strace ends with the signal of its tracee
 }
 
-// count looks at how the run ended: killed, or else well.
+// count counts the end of the run: killed, otherwise successful.
 func (c *killCase) count(t *testing.T, cmd *exec.Cmd, err error) {
 	t.Helper()
 	if !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
@@ -211,21 +211,20 @@ func (c *killCase) count(t *testing.T, cmd *exec.Cmd, err error) {
 	}
 }
 
-// callPoint is the number of a system call among those of its name and its thread, or of those that have to do with
-// one path.
+// callPoint is the number of a system call among those of its name and thread, or of those on one path.
 type callPoint struct {
 	call   string
 	number int
 	path   string
 }
 
-// changingCalls are the system calls that a copy changes the world with, as a pattern of strace.
+// changingCalls matches the system calls by which a copy changes something, as a pattern of strace.
 const changingCalls = "/^(openat|pwrite64|write|writev|pwritev|ftruncate|fallocate|copy_file_range|fsync|fdatasync|" +
 	"rename|renameat|renameat2|link|linkat|unlink|unlinkat|close)$"
 
 var tracedCall = regexp.MustCompile(`(?m)^(\d+) +(\w+)\(`)
 
-// callsIn returns the calls in a log of strace: for each name, how many the thread with most of them makes.
+// callsIn returns the calls in a log of strace: for each name, the highest number in one thread.
 func callsIn(t testing.TB, log string) map[string]int {
 	t.Helper()
 	seen, most := map[string]int{}, map[string]int{}
@@ -257,7 +256,7 @@ func spread(found map[string]int, n int) []callPoint {
 	return points[:min(n, len(points))]
 }
 
-// With few kills the syncs of the folder are all.
+// With few kills, all syncs of the folder.
 func TestSpreadOfFewKills(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, spread(map[string]int{"fsync": 3}, -1))

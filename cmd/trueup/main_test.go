@@ -16,12 +16,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// builtPath is the trueup that TestMain built. The tests of this package run it as a user does.
+// builtPath is the trueup that TestMain built. The tests of this package run it like a user.
 var builtPath string
 
 func TestMain(m *testing.M) {
 	disktest.DefaultSignals()
-	// The memory of programs is measured, and each begins as large as this process.
+	// The memory of programs is measured, and each starts with the size of this process.
 	debug.SetGCPercent(100)
 	if err := os.Unsetenv("GOGC"); err != nil {
 		panic(err)
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// buildAndRun exists beside TestMain because os.Exit there skips deferred calls.
+// buildAndRun is separate from TestMain because os.Exit skips deferred calls.
 func buildAndRun(m *testing.M) (int, error) {
 	dir, err := os.MkdirTemp("", "trueup-test-")
 	if err != nil {
@@ -46,7 +46,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	defer os.RemoveAll(dir)
 	builtPath = filepath.Join(dir, "trueup")
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", builtPath, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is delivered
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // like a release
 	if made := os.Getenv("TRUEUP_TEST_PROGRAM"); made != "" {
 		build = exec.Command("cp", made, builtPath) // of scripts/stress.sh
 	}
@@ -60,13 +60,13 @@ func buildAndRun(m *testing.M) (int, error) {
 	return code, nil
 }
 
-// result is what one run of trueup left behind.
+// result is the result of a run of trueup.
 type result struct {
 	stdout, stderr string
 	code           int
 }
 
-// lockedBuffer takes what a program prints that goes on.
+// lockedBuffer receives the output of a program that keeps running.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -84,8 +84,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// trueup runs the program and returns its end, whatever that was; only a program that could not be started or was
-// killed by a signal fails the test here.
+// trueup runs the program and returns its result. The test fails here only if the program could not be started or was
+// killed by a signal.
 func trueup(t testing.TB, args ...string) result {
 	t.Helper()
 	r, state := end(t, exec.Command(builtPath, args...))
@@ -96,7 +96,7 @@ func trueup(t testing.TB, args ...string) result {
 	return r
 }
 
-// end runs any program to its end; one that a signal ended has the code -1.
+// end runs any program until it ends; a program ended by a signal has code -1.
 func end(t testing.TB, cmd *exec.Cmd) (result, *os.ProcessState) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers
+// mountModules are the file systems of the guest and their dependencies: character sets, and the checksums and ciphers
 // of SMB.
 var mountModules = []string{
 	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
@@ -26,8 +26,8 @@ var mountModules = []string{
 	"ccm", "gcm", "cifs",
 }
 
-// mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several
-// files, and a copy of known size that finds no room.
+// mounted is a file system of the guest and its properties: the codes of notes on a DEST of several files, and the size
+// of a copy for which it has no room.
 type mounted struct {
 	name    string
 	request guestRequest
@@ -35,8 +35,8 @@ type mounted struct {
 	full    string
 }
 
-// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: those of sticks and cards,
-// and of two servers on this machine. `make filesystems` runs it.
+// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: of sticks and cards, and
+// of two servers on this machine. `make filesystems` runs it.
 func TestMountedFileSystems(t *testing.T) {
 	if os.Getenv("TRUEUP_FILESYSTEMS") != "1" {
 		t.Skip("make filesystems runs it: a virtual machine, a server for SMB and one for NFS")
@@ -98,14 +98,14 @@ func TestMountedFileSystems(t *testing.T) {
 	}
 }
 
-// mountCopy is a copy of the sample in some format, and the sums of its files as this machine has written them.
+// mountCopy is a copy of the sample in a format, and the digests of its files as written on this machine.
 type mountCopy struct {
 	to, name string
 	first    map[string]string // by name
-	second   map[string]string // where it replaces itself
+	second   map[string]string // over itself
 }
 
-// copiesHere makes the copies on this machine, and has qemu-img compare them with each other.
+// copiesHere makes the copies on this machine, and compares them with qemu-img.
 func copiesHere(t *testing.T, source string) []mountCopy {
 	t.Helper()
 	made := []mountCopy{
@@ -128,8 +128,7 @@ func copiesHere(t *testing.T, source string) []mountCopy {
 	return made
 }
 
-// copies requires of each format the very bytes that it has elsewhere, read from what was unmounted, and of --force
-// too.
+// copies requires that each format has the same bytes as elsewhere, read after unmounting, also with --force.
 func (m mounted) copies(t *testing.T, g *linuxGuest, made []mountCopy) {
 	t.Helper()
 	dir := m.request.Target
@@ -170,7 +169,7 @@ func (m mounted) requireNotes(t *testing.T, g *linuxGuest, want []string, args .
 	require.ElementsMatch(t, want, answer.ofDest(), "%q", args)
 }
 
-// names are the files of the mounted folder, but for what its file system brings along.
+// names lists the files of the mounted folder, except those of the file system itself.
 func (m mounted) names(t *testing.T, g *linuxGuest) []string {
 	t.Helper()
 	names := g.ask(t, guestRequest{Op: "list", Path: m.request.Target}).Names
@@ -182,8 +181,8 @@ func (m mounted) requireNames(t *testing.T, g *linuxGuest, want ...string) {
 	require.ElementsMatch(t, want, m.names(t, g))
 }
 
-// interrupted requires that nothing is left of a copy that Ctrl-C ends, that two runs with one DEST know of each other,
-// and that the run after one that was killed removes what that left.
+// interrupted requires that a copy ended by Ctrl-C leaves nothing, that two runs with one DEST exclude each other, and
+// that the run after a killed one removes its remains.
 func (m mounted) interrupted(t *testing.T, g *linuxGuest) {
 	t.Helper()
 	dest, partial := filepath.Join(m.request.Target, "large.raw"), filepath.Join(m.request.Target, ".large.raw.partial")
@@ -207,7 +206,7 @@ func (m mounted) interrupted(t *testing.T, g *linuxGuest) {
 	m.requireNames(t, g, "large.raw")
 }
 
-// fill requires that nothing is left of a copy that finds no room, whether that shows before or under way.
+// fill requires that a copy without room leaves nothing, whether it fails before or during the copy.
 func (m mounted) fill(t *testing.T, g *linuxGuest) {
 	t.Helper()
 	for to, says := range map[string]string{"raw": m.full, "vmdk:streamOptimized": "no space left on device"} {
@@ -219,11 +218,11 @@ func (m mounted) fill(t *testing.T, g *linuxGuest) {
 	g.ask(t, guestRequest{Op: "umount", Target: m.request.Target})
 }
 
-// serveFolder starts a server of files for a small file system in memory that nothing else sees, ends it with the test,
-// and returns its port. $DIR, $SHARE and $PORT stand for them in its configuration and arguments.
+// serveFolder starts a file server on a small private file system in memory, ends it with the test, and returns its
+// port. $DIR, $SHARE and $PORT in its configuration and arguments are replaced.
 func serveFolder(t testing.TB, server, conf string, args ...string) (port string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port on which nothing listens then
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port on which nothing listens
 	require.NoError(t, err)
 	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, l.Close())
@@ -258,7 +257,7 @@ func serveFolder(t testing.TB, server, conf string, args ...string) (port string
 	return port
 }
 
-// The configurations of Samba and of Ganesha, an NFS server without a part in the kernel.
+// Configurations of Samba and of Ganesha, an NFS server in user space.
 const (
 	smbConf = `[global]
 interfaces = 127.0.0.1

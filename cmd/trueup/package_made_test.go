@@ -18,16 +18,16 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// madePackage is a package as ovftool lays it out: the OVF first, then the manifest, then disks and other files.
+// madePackage is a package in the layout of ovftool: the OVF first, then the manifest, then disks and other files.
 type madePackage struct {
-	text   string            // the OVF; %[n]d is the size of the n-th file
-	files  map[string]string // where the files lie that it packs
+	text   string            // the OVF; %[n]d is the size of file n
+	files  map[string]string // folder of the packed files
 	order  []string          // their names
-	digest string            // algorithm of the manifest, empty for none
+	digest string            // algorithm of the manifest; may be empty
 	signed bool
 }
 
-// ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own,
+// ovfText is like those of VMware and VirtualBox, with further constructs of XML: single quotes, another prefix,
 // comments.
 const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
 <!-- made by hand; <File ovf:size="1"/> -->
@@ -70,7 +70,7 @@ func twoDisks(t testing.TB) *madePackage {
 
 var newHash = map[string]func() hash.Hash{"SHA1": sha1.New, "SHA256": sha256.New, "SHA512": sha512.New}
 
-// folder writes the package as an OVF with its files and returns the path of the OVF.
+// folder writes the package as an OVF with its files, and returns the path of the OVF.
 func (p *madePackage) folder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -126,7 +126,7 @@ func (p *madePackage) ova(t testing.TB, flags ...string) string {
 	return path
 }
 
-// unpack extracts an archive with tar and gives the folder and the listing with modes, owners, times and names.
+// unpack extracts an archive with tar, and returns the folder and the listing with modes, owners, times and names.
 func unpack(t testing.TB, path string) (dir string, list []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -134,13 +134,13 @@ func unpack(t testing.TB, path string) (dir string, list []string) {
 	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
 }
 
-// The signatures of a machine of two disks.
+// Signatures of a machine with two disks.
 const (
 	sysSignature = 0xa1a1a1a1
 	datSignature = 0xb2b2b2b2
 )
 
-// lettersFile is where the Windows of such a machine keeps its letters.
+// lettersFile is the file with the drive letters of such a machine.
 const lettersFile = "WINDOWS/system32/config/SYSTEM"
 
 // machine SYS DAT writes two raw disks: a Windows whose registry maps C: to its own disk and D: to the second one.
@@ -167,7 +167,8 @@ func (s *script) machine(args []string) {
 	s.Check(os.Rename(data.make(s.t), s.place(args[1])))
 }
 
-// sampleDisk copies the small disk of testdata, which starts at LBA 63, into a folder of its own and returns its path.
+// sampleDisk copies the small disk of testdata, whose partition starts at LBA 63, into a new folder and returns its
+// path.
 func sampleDisk(t testing.TB) string {
 	t.Helper()
 	data := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")

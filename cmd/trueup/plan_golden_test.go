@@ -14,24 +14,24 @@ import (
 
 var update = flag.Bool("update", false, "write the golden plans anew")
 
-// chance is what the tools that make a disk choose by chance, and how golden plans write it.
+// chance matches random values of the tools that make a disk, with their replacements in golden plans.
 var chance = []struct {
 	of   *regexp.Regexp
 	text string
 }{
 	{regexp.MustCompile(`disk signature 0x[0-9a-f]{8}`), "disk signature 0x(chance)"},
-	// How much of a raw disk is stored depends on the file system that it lies on.
+	// The stored size of a raw disk depends on the file system.
 	{regexp.MustCompile(`(?s)\nA copy reads .*?\n\n`), "\n"},
 	{regexp.MustCompile(`\b[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b`), "(guid)"},
 }
 
-// goldenPlan holds what plan prints for a disk against testdata/plans, where a reviewer reads every change of it:
-// go test ./cmd/trueup -run NAME -update.
+// goldenPlan compares what plan prints for a disk with testdata/plans, where a reviewer reads every change of it: go
+// test ./cmd/trueup -run NAME -update.
 func goldenPlan(t testing.TB, name, source string, flags ...string) {
 	t.Helper()
 	cmd := exec.Command(builtPath, append(append([]string{"plan"}, flags...), filepath.Base(source))...)
-	cmd.Dir = filepath.Dir(source) // a folder's name would break lines elsewhere
-	out, _ := cmd.CombinedOutput() // the text says how it ended
+	cmd.Dir = filepath.Dir(source) // a folder's name could change line breaks
+	out, _ := cmd.CombinedOutput() // the text includes the result
 	got := string(out)
 	for _, c := range chance {
 		got = c.of.ReplaceAllString(got, c.text)

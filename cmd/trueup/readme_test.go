@@ -15,10 +15,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestPages runs the examples of README and of the users' pages: each line "    $ COMMAND" of a page by a shell, one
-// after the other, in a folder with the images of testdata. The indented lines below it are its whole output, with
-// "..." for omitted lines, but for times and rates. A command without such lines ends with 0, and any other with 0 or a
-// verdict. Each page but pagesOfMachines has an example.
+// TestPages runs the examples of README and the users' pages: each line " $ COMMAND" of a page in a shell, in sequence,
+// in a folder with the images of testdata. The indented lines below it are its whole output, with "..." for omitted
+// lines, except for times and rates. A command without such lines must end with 0, any other with 0 or a verdict. Each
+// page except pagesOfMachines has an example.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -31,7 +31,7 @@ func TestPages(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, os.Mkdir(filepath.Join(dir, "testdata"), 0o755))
 			const image = "testdata/xp-lba63.vmdk"
-			// A copy without holes: the holes of the original depend on the program that unpacked it.
+			// A copy without holes, because the holes of the original depend on how it was unpacked.
 			require.NoError(t, os.WriteFile(filepath.Join(dir, image), disktest.ReadFile(t, "../../"+image), 0o600))
 			for _, e := range examples {
 				for _, name := range programs.FindAllString(e.command, -1) {
@@ -56,18 +56,18 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// pagesOfMachines are pages whose commands start guests or need a server.
+// pagesOfMachines lists pages whose commands start guests or need a server.
 var pagesOfMachines = []string{"boot.md", "fleet.md"}
 
-// programs are the programs that examples start beside trueup and the utilities of each system.
+// programs matches programs in examples, other than trueup and utilities of every system.
 var programs = regexp.MustCompile(
 	`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
 
-// machines matches the parts of an output that differ between runs: times, rates, and the bytes that a scan reads of
-// its own folder.
+// machines matches the parts of an output that differ between runs: times, rates, and bytes that a scan reads of its
+// own folder.
 var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b(, [\d.]+ \w+/s)?|Read [\d.]+ KiB`)
 
-// anyMachine returns s without these parts, each run of white space as one space.
+// anyMachine returns s without these parts, with single spaces.
 func anyMachine(s string) string {
 	return machines.ReplaceAllString(strings.Join(strings.Fields(s), " "), "")
 }
@@ -129,7 +129,7 @@ func TestPagesNameFlags(t *testing.T) {
 	require.Greater(t, flags, 45, "their flags")
 }
 
-// testName is a test in the documentation, with the script that it runs.
+// testName matches a test in the documentation, with the script that it runs.
 var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z0-9_]+))?`")
 
 func TestDocumentsNameTestsThatExist(t *testing.T) {
@@ -144,7 +144,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
-	tests := map[string]bool{} // and fuzz targets, of the tree
+	tests := map[string]bool{} // and fuzz targets, in the tree
 	for _, dir := range []string{"cmd", "fleet", "internal"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
 			err error,
@@ -171,7 +171,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestBootingNamesTestsThatExist requires that each row of the table of guests names tests that prove it.
+// TestBootingNamesTestsThatExist requires that each row of the table of guests names existing tests.
 func TestBootingNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -187,8 +187,8 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestMatrixOfGuestsIsFull requires that each cell of the matrix of guests and states names a test, or says that there
-// is nothing to prove.
+// TestMatrixOfGuestsIsFull requires that each cell of the matrix of guests and states names a test, or states that
+// there is nothing to prove.
 func TestMatrixOfGuestsIsFull(t *testing.T) {
 	t.Parallel()
 	text := disktest.ReadFile(t, "../../docs/dev/guests.md")

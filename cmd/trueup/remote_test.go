@@ -22,8 +22,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A web server whose object changes under one ETag, between the copy and its proof, ends with the code changed, and
-// leaves no copy.
+// If an object on a web server changes under the same ETag between the copy and its proof, the run ends with the code
+// changed, and leaves no copy.
 func TestWebObjectThatChanges(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "nbdkit")
@@ -31,7 +31,7 @@ func TestWebObjectThatChanges(t *testing.T) {
 	dest := filepath.Join(dir, "copy.img")
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", "../../testdata/xp-lba63.vmdk", filepath.Join(dir, "disk.img"))
 	content := disktest.ReadFile(t, filepath.Join(dir, "disk.img"))
-	const watched = 5 << 19 // in the volume: an inspection does not read it, so its second answer is for the proof
+	const watched = 5 << 19 // in the volume: an inspection does not read it, so the second request is of the proof
 	var answers atomic.Int64
 	var changes atomic.Bool
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func TestWebObjectThatChanges(t *testing.T) {
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
 }
 
-// A few bytes can stand for any number of them: a full folder and a signal end that, and leave nothing.
+// A few bytes can expand to any number of bytes: a full folder and a signal end that, and leave nothing.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	dir, spool := t.TempDir(), t.TempDir()

@@ -11,12 +11,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// The tests here are about files that an align may remove or overwrite, and those that only look as if it might.
+// These tests are about files that an align may remove or overwrite, and files that only look like that.
 
-// toFlat makes any source a flat VMDK.
+// toFlat are flags that make any source a flat VMDK.
 var toFlat = []string{"--to", "vmdk:monolithicFlat"}
 
-// seededDisk writes a misaligned raw disk whose partition is full of what seed gives.
+// seededDisk writes a misaligned raw disk whose partition is filled from seed.
 func seededDisk(t testing.TB, path, seed string) string {
 	t.Helper()
 	disk := tableforge.NewMBR(xpSectors, slot(0x83, trackSectors, 2000))
@@ -25,14 +25,14 @@ func seededDisk(t testing.TB, path, seed string) string {
 	return path
 }
 
-// flatDisk makes the flat VMDK NAME.vmdk of a disk of its own.
+// flatDisk makes the flat VMDK NAME.vmdk with its own disk.
 func flatDisk(t testing.TB, dir, name string) string {
 	t.Helper()
 	raw := seededDisk(t, filepath.Join(t.TempDir(), "disk.raw"), name)
 	return formatFlat.convert(t, raw, dir, name, "ide")
 }
 
-// newReplace is an align of a raw disk over the flat VMDK x.vmdk in a folder of its own.
+// newReplace is an align of a raw disk over the flat VMDK x.vmdk in a new folder.
 func newReplace(t testing.TB) fault {
 	t.Helper()
 	f := newFault(t, seededDisk(t, filepath.Join(t.TempDir(), "new.raw"), "new"))
@@ -40,13 +40,13 @@ func newReplace(t testing.TB) fault {
 	return f
 }
 
-// diskSum is the SHA-256 of the disk in an image, as QEMU reads it.
+// diskSum returns the SHA-256 of the disk in an image, as QEMU reads it.
 func diskSum(t testing.TB, f diskFormat, path string) string {
 	t.Helper()
 	return sha256Of(t, f.rawOf(t, path))
 }
 
-// requireSpared requires that an align with --force is refused, since DEST is in use, and that no file changes.
+// requireSpared requires that an align with --force is refused because DEST is in use, and that no file changes.
 func requireSpared(t *testing.T, f fault, flags ...string) {
 	t.Helper()
 	before := linkedFolder(t, filepath.Dir(f.dest))
@@ -65,16 +65,16 @@ func TestForceSparesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
 	other := filepath.Join(filepath.Dir(f.dest), "other.vmdk")
-	disktest.Run(t, "cp", f.dest, other) // both name one extent now
+	disktest.Run(t, "cp", f.dest, other) // both have the same extent now
 	before := diskSum(t, formatFlat, other)
-	closed := injection{call: "openat", spec: "error=EACCES", path: "other.vmdk"} // as it is called from its folder
+	closed := injection{call: "openat", spec: "error=EACCES", path: "other.vmdk"} // by its name in its folder
 	r, hits := f.inject(t, closed, append([]string{"--force"}, toFlat...)...)
 	require.Positive(t, hits)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Equal(t, before, diskSum(t, formatFlat, other))
 }
 
-// TestForceOverADiskInUse requires that a DEST which QEMU has open stays.
+// TestForceOverADiskInUse requires that a DEST that is open in QEMU stays.
 func TestForceOverADiskInUse(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
@@ -87,8 +87,8 @@ func TestForceOverADiskInUse(t *testing.T) {
 	requireSpared(t, f)
 }
 
-// TestKilledReplaceAndRename kills a run that has marked the old extent for removal. The user keeps the old image under
-// another name; the next run meets the marks.
+// TestKilledReplaceAndRename kills a run that has marked the old extent for removal. The user renames the old image;
+// the next run meets the marks.
 func TestKilledReplaceAndRename(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
@@ -97,11 +97,11 @@ func TestKilledReplaceAndRename(t *testing.T) {
 	requireKept(t, f, "old.vmdk", before)
 }
 
-// TestKilledPublishAndRename kills a run behind its publication: the new image is complete, and its extent has two
+// TestKilledPublishAndRename kills a run after its publication: the new image is complete, and its extent has two
 // names.
 func TestKilledPublishAndRename(t *testing.T) {
 	t.Parallel()
-	// Under the second name no scan of the folder finds it.
+	// Under the second name, no scan of the folder finds it.
 	for _, name := range []string{"prod.vmdk", "x.vmdk.bak"} {
 		t.Run(name, func(t *testing.T) {
 			f := newReplace(t)
@@ -117,14 +117,14 @@ func TestKilledPublishAndRename(t *testing.T) {
 	}
 }
 
-// killAt kills an align in front of its first call of a name that has to do with a file.
+// killAt kills an align before its first call of a name on a file.
 func killAt(t *testing.T, f fault, call, file string, flags ...string) {
 	t.Helper()
 	r, _ := f.inject(t, injection{call: call, spec: "signal=KILL:when=1", path: file}, flags...)
 	require.Equal(t, 128+9, r.code, "no call was met: %s", r.stderr)
 }
 
-// requireKept renames DEST, aligns to the name that is free now, and requires that the renamed image is whole.
+// requireKept renames DEST, aligns to the free name, and requires that the renamed image is whole.
 func requireKept(t *testing.T, f fault, name, before string) string {
 	t.Helper()
 	kept := filepath.Join(filepath.Dir(f.dest), name)

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
+// TestReplaceOfAFixedFile refuses an immutable file and folder before a byte is copied.
 func TestReplaceOfAFixedFile(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -36,8 +36,7 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 	}
 }
 
-// TestFolderCannotBeWritten gives undo and finish where no name can change: nothing is begun, and both can be given
-// yet.
+// TestFolderCannotBeWritten runs undo and finish where no name can change: nothing is begun, and both can be repeated.
 func TestFolderCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := sampleDisk(t)

@@ -36,7 +36,7 @@ type scanResult struct {
 	sum  results.Summary
 }
 
-// scan runs trueup scan with -o json to its end, and adds the content of the --out file.
+// scan runs trueup scan with -o json until it ends, and adds the content of the --out file.
 func scan(t testing.TB, args ...string) scanResult {
 	t.Helper()
 	r := trueup(t, append([]string{"scan", "-o", "json"}, args...)...)
@@ -50,10 +50,10 @@ func scan(t testing.TB, args ...string) scanResult {
 	return readScan(t, r)
 }
 
-// since returns the flags by which a scan reads the results of the last one and replaces them.
+// since returns flags for a scan that reads the last results and replaces them.
 func since(path string) []string { return []string{"--since", path, "--out", path} }
 
-// readScan reads the lines of a scan, which ended with the exit code of the summary.
+// readScan reads the lines of a scan, which must have the exit code in the summary.
 func readScan(t testing.TB, r result) scanResult {
 	t.Helper()
 	s := readRows(t, r.stdout)
@@ -62,7 +62,7 @@ func readScan(t testing.TB, r result) scanResult {
 	return s
 }
 
-// readRows reads the lines of a scan, each of which its schema must allow. The last one is the summary.
+// readRows reads the lines of a scan, which must fit their schema. The last one is the summary.
 func readRows(t testing.TB, text string) scanResult {
 	t.Helper()
 	s := scanResult{rows: map[string]*results.Image{}}
@@ -82,7 +82,7 @@ func readRows(t testing.TB, text string) scanResult {
 	return s
 }
 
-// same is what two runs have to agree on: all of a row but how much was read for it.
+// same returns the part of a row that must be equal in two runs: all but the number of bytes read.
 func (s scanResult) same(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -96,7 +96,7 @@ func (s scanResult) same(t testing.TB) map[string]string {
 	return out
 }
 
-// words are wordsOf each image, by its path below root.
+// words holds the wordsOf each image, by its path below root.
 func (s scanResult) words(root string) map[string]string {
 	out := map[string]string{}
 	for path, i := range s.rows {
@@ -105,7 +105,7 @@ func (s scanResult) words(root string) map[string]string {
 	return out
 }
 
-// wordsOf are the state of a row, its verdict, the code of its error, and why a copy is refused.
+// wordsOf returns the state of a row, its verdict, its error code, and the reason why a copy is refused.
 func wordsOf(i *results.Image) string {
 	s := string(i.State)
 	if i.Verdict != "" {
@@ -128,7 +128,7 @@ func wordsOf(i *results.Image) string {
 	return s
 }
 
-// smallDisk writes a raw disk of 8 MiB with one partition, at an LBA.
+// smallDisk writes a raw disk of 8 MiB with one partition at an LBA.
 func smallDisk(t testing.TB, path string, start uint32) string {
 	t.Helper()
 	const sectors = 16384
@@ -136,15 +136,15 @@ func smallDisk(t testing.TB, path string, start uint32) string {
 	return path
 }
 
-// offDisk is a disk of 4 MiB whose one partition, an NTFS, starts at LBA 63.
+// offDisk is a disk of 4 MiB with one partition, an NTFS at LBA 63.
 func offDisk() forge.Bytes {
 	disk := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: trackSectors, Sectors: 6000})
 	fsforge.PutNTFS(disk, trackSectors, 6000)
 	return disk
 }
 
-// manyDisks makes so many raw disks that start at LBA 63, in folders of ten, and returns their folder. They have a
-// mebibyte with almost nothing in it.
+// manyDisks makes n raw disks of 1 MiB, almost empty and with a start at LBA 63, in folders of ten, and returns their
+// folder.
 func manyDisks(t testing.TB, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -161,14 +161,14 @@ func manyDisks(t testing.TB, n int) string {
 	return dir
 }
 
-// everyKind is a folder with images of all kinds, good ones and such that reach for what is not theirs, and what has to
-// come of each.
+// everyKind is a folder with images of all kinds, valid ones and ones that refer to foreign files, and the expected
+// result of each.
 type everyKind struct {
 	dir, outside string
 	want         map[string]string
 }
 
-// kinds is made once for all tests that only read it; it goes with the program that they run.
+// kinds is made once for all tests that only read it; it is removed with the built program.
 var kinds struct {
 	sync.Mutex
 	*everyKind
@@ -230,7 +230,7 @@ func (k *everyKind) good(t testing.TB) {
 	k.put(t, "readme.txt", "no image\n", "")
 }
 
-// bad are images that name what is not theirs, and files that are no images and look like some.
+// bad lists images that refer to foreign files, and files that only look like images.
 func (k *everyKind) bad(t testing.TB) {
 	t.Helper()
 	descriptor := func(extent string) string {
@@ -257,17 +257,17 @@ func (k *everyKind) bad(t testing.TB) {
 	}
 }
 
-// live is a scan that goes on beside the test.
+// live is a scan that runs concurrently with the test.
 type live struct {
 	cmd     *exec.Cmd
 	stderr  lockedBuffer
 	mu      sync.Mutex
-	more    *sync.Cond // allowed has grown
+	more    *sync.Cond // signals that allowed has grown
 	stdout  bytes.Buffer
 	lines   int
-	allowed int           // lines that are read; a scan that has more to say waits
-	ended   chan struct{} // the process
-	drained chan struct{} // its output
+	allowed int           // lines that may be read; the scan waits after them
+	ended   chan struct{} // of the process
+	drained chan struct{} // of its output
 }
 
 // startScan starts trueup scan.
@@ -278,7 +278,7 @@ func startScan(t testing.TB, args ...string) *live {
 	return l
 }
 
-// startHeld starts trueup scan, whose output is read as far as middle wants it, so that it cannot come to its end.
+// startHeld starts trueup scan, whose output is read only up to middle, so that it cannot end.
 func startHeld(t testing.TB, args ...string) *live {
 	t.Helper()
 	l := &live{
@@ -306,7 +306,7 @@ func startHeld(t testing.TB, args ...string) *live {
 	return l
 }
 
-// read takes what comes on standard output.
+// read reads standard output.
 func (l *live) read(r *os.File) {
 	defer close(l.drained)
 	defer r.Close()
@@ -327,7 +327,7 @@ func (l *live) read(r *os.File) {
 	}
 }
 
-// allow lets the output be read up to so many lines.
+// allow lets the output be read up to this many lines.
 func (l *live) allow(lines int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -335,7 +335,7 @@ func (l *live) allow(lines int) {
 	l.more.Broadcast()
 }
 
-// middle waits until a scan with -o json has so many rows, which it holds there when it was started so.
+// middle waits until a scan with -o json has printed this many rows. A scan of startHeld stops there.
 func (l *live) middle(t testing.TB, rows int) {
 	t.Helper()
 	l.allow(rows)
@@ -352,7 +352,7 @@ func (l *live) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, l.cmd.Process.Signal(s))
 }
 
-// end lets the scan come to its end, and returns that.
+// end lets the scan end, and returns its result.
 func (l *live) end(t testing.TB) result {
 	t.Helper()
 	l.allow(math.MaxInt)
@@ -366,13 +366,13 @@ func (l *live) end(t testing.TB) result {
 	return result{l.stdout.String(), l.stderr.String(), code}
 }
 
-// workers are the processes that the scan has started and that have not ended.
+// workers returns the running processes that the scan has started.
 func (l *live) workers(t testing.TB) []int {
 	t.Helper()
 	return children(t, l.cmd.Process.Pid)
 }
 
-// children are the processes whose parent is pid, without those that have ended and were not waited for.
+// children returns the children of a process, without ended ones.
 func children(t testing.TB, pid int) (out []int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -380,9 +380,9 @@ func children(t testing.TB, pid int) (out []int) {
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // it has ended in between
 		}
-		// proc(5): pid (name) state ppid, and the name can have anything in it.
+		// proc(5): pid (name) state ppid, and the name can contain anything.
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		if fields[1] == strconv.Itoa(pid) && fields[0] != "Z" {
 			n, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
@@ -393,7 +393,7 @@ func children(t testing.TB, pid int) (out []int) {
 	return out
 }
 
-// freeze stops the scan and all its workers. A SIGCONT lets the scan go on, not the workers, which are returned.
+// freeze stops the scan and all its workers. A SIGCONT continues the scan, but not the workers, which are returned.
 func (l *live) freeze(t testing.TB) (frozen []int) {
 	t.Helper()
 	l.signal(t, syscall.SIGSTOP)
@@ -403,15 +403,15 @@ func (l *live) freeze(t testing.TB) (frozen []int) {
 	for _, pid := range frozen {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 	}
-	// The kernel lets only those go on when their parent dies that have stopped by then.
+	// When their parent dies, the kernel continues only children that have stopped by then.
 	for _, pid := range frozen {
 		disktest.WaitFor(t, "a worker that is stopped", func() bool { return allThreads(t, pid, "T") })
 	}
 	return frozen
 }
 
-// allThreads reports whether all threads of a process are in one state: S waits for something, T is stopped. One that
-// has work is in another state, also when other programs have the processors.
+// allThreads reports whether all threads of a process are in one state: S is waiting, T is stopped. A thread with work
+// is in another state, even if other programs have the processors.
 func allThreads(t testing.TB, pid int, state string) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -426,7 +426,7 @@ func allThreads(t testing.TB, pid int, state string) bool {
 	return true
 }
 
-// readCalls is how often processes have read something.
+// readCalls returns the number of read calls of processes.
 func readCalls(t testing.TB, pids []int) (n int64) {
 	t.Helper()
 	for _, pid := range pids {
@@ -435,8 +435,7 @@ func readCalls(t testing.TB, pids []int) (n int64) {
 	return n
 }
 
-// waitIdle waits until all threads of a process wait for something. Those that wake each other are seen within some
-// looks.
+// waitIdle waits until all threads of a process are waiting. It looks several times, because threads wake each other.
 func waitIdle(t testing.TB, pid int) {
 	t.Helper()
 	const looks = 5
@@ -449,7 +448,7 @@ func waitIdle(t testing.TB, pid int) {
 	})
 }
 
-// requireGone requires that processes come to their end.
+// requireGone requires that processes end.
 func requireGone(t testing.TB, pids []int) {
 	t.Helper()
 	require.NotEmpty(t, pids)
@@ -463,11 +462,11 @@ func requireGone(t testing.TB, pids []int) {
 	})
 }
 
-// ended reports whether a process is one that only waits for its new parent to notice.
+// ended reports whether a process is a zombie.
 func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(text, []byte(") Z "))
 }
 
-// off reports whether a row is what manyDisks makes.
+// off reports whether a row belongs to a disk of manyDisks.
 func off(i *results.Image) bool { return i.State == results.Judged && i.Verdict == align.Misaligned }

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// inspected is what inspect says, of an image or of the disks of a package.
+// inspected is the result of inspect, of an image or of the disks of a package.
 type inspected struct {
 	Verdict  align.Verdict   `json:"verdict"`
 	Findings []align.Finding `json:"findings"`
@@ -35,7 +35,7 @@ type inspected struct {
 	Package json.RawMessage `json:"package"`
 }
 
-// codeOf is the code of an error, empty if absent.
+// codeOf returns the code of an error, or an empty string.
 func codeOf(e *report.Error) string {
 	if e == nil {
 		return ""
@@ -43,7 +43,7 @@ func codeOf(e *report.Error) string {
 	return e.Code
 }
 
-// ask runs a command in this process and returns its JSON. Exit codes are verdicts.
+// ask runs a command in this process and returns its JSON. Its exit code may be a verdict.
 func ask[T any](t testing.TB, command, path string) (answer T) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -52,8 +52,7 @@ func ask[T any](t testing.TB, command, path string) (answer T) {
 	return answer
 }
 
-// sameAsInspect requires that a scan in a folder says about each image what inspect says about it alone, and returns
-// the rows.
+// sameAsInspect requires that a scan reports the same about each image of a folder as inspect, and returns the rows.
 func sameAsInspect(t testing.TB, dir string, args ...string) map[string]*results.Image {
 	t.Helper()
 	cmd := exec.Command(builtPath, append([]string{"scan", "-o", "json"}, args...)...)
@@ -62,7 +61,7 @@ func sameAsInspect(t testing.TB, dir string, args ...string) map[string]*results
 	rows := readScan(t, r).rows
 	for path, i := range rows {
 		if i.State == results.Orphan {
-			continue // which inspect takes for a raw disk, or refuses
+			continue // which inspect reads as a raw disk, or refuses
 		}
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(dir, path)
@@ -103,8 +102,8 @@ func sameAsInspect(t testing.TB, dir string, args ...string) map[string]*results
 	return rows
 }
 
-// requireSameVerdict compares verdicts. What is malformed has none; without --check a scan does not walk over all
-// tables of a container.
+// requireSameVerdict compares verdicts. A malformed image has none; without --check a scan does not read all tables of
+// a container.
 func requireSameVerdict(t testing.TB, in *inspected, verdict align.Verdict, path string) {
 	t.Helper()
 	if in.Error != nil {
@@ -114,12 +113,12 @@ func requireSameVerdict(t testing.TB, in *inspected, verdict align.Verdict, path
 	require.Equal(t, in.Verdict, verdict, path)
 }
 
-// deeper are findings of inspect alone: what is told by all tables or all data of an image. A scan walks over the
-// tables of those that are to be realigned only, and reads the data of none.
+// deeper lists findings of inspect alone, which need all tables or all data of an image. A scan reads all tables only
+// of disks to realign, and no data.
 var deeper = []string{"unreadable-map", "unreadable-data", "container-misaligned"}
 
-// sameDisk compares what is said of one disk. Of an aligned disk a scan reads no more than its verdict needs: not how
-// it boots, what its files remember, or why it could not be realigned.
+// sameDisk compares reports on one disk. For an aligned disk, a scan reads only what the verdict needs: not the boot
+// chain, files, or reasons against a realignment.
 func sameDisk(t testing.TB, path string, d *results.Disk, in *inspected) {
 	t.Helper()
 	if d.Error != nil {
@@ -150,7 +149,7 @@ func sameDisk(t testing.TB, path string, d *results.Disk, in *inspected) {
 	require.Equal(t, in.Advice, d.Advice, path)
 }
 
-// TestScanSaysWhatInspectSays compares the two on all disks that other tests have.
+// TestScanSaysWhatInspectSays compares the two for all disks of other tests.
 func TestScanSaysWhatInspectSays(t *testing.T) {
 	t.Parallel()
 	t.Run("disks of sfdisk and mkfs", func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestScanSaysWhatInspectSays(t *testing.T) {
 		dir := t.TempDir()
 		for name, path := range disktest.Fixtures(t) {
 			d := disktest.Fixture(t, path)
-			if d.SectorSize() == sectorSize { // a raw file cannot say that it has others
+			if d.SectorSize() == sectorSize { // a raw file cannot name its further files
 				require.NoError(t, os.Rename(disktest.Materialize(t, d), filepath.Join(dir, name+".img")))
 			}
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the
-// others when workers are restricted and that is proved from outside.
+// ownFiles lists files that the program opens other than images: the first three at the start of the runtimes of Go and
+// C, the others when workers are restricted.
 var ownFiles = regexp.MustCompile(
 	`^(/sys/kernel/mm/transparent_hugepage/hpage_pmd_size|/sys/fs/cgroup/.*|/sys/devices/system/cpu/online|` +
 		`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|fd|task(/\d+(/status)?)?)|/dev/null)$`)
@@ -31,8 +31,8 @@ var (
 	netCall  = regexp.MustCompile(`^\d+ +(socket|connect|bind|sendto|socketpair)\(`)
 )
 
-// opened runs a scan under strace and gives the paths that any of its processes opened. That it starts no program but
-// itself, and makes no socket, is required.
+// opened runs a scan under strace and returns the paths that its processes opened. It must start no other program, and
+// make no socket.
 func opened(t *testing.T, args ...string) (paths []string, r result) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
@@ -63,7 +63,7 @@ func opened(t *testing.T, args ...string) (paths []string, r result) {
 	return paths, r
 }
 
-// Nothing but the library is opened, whatever its images name, and no process but the program itself is started.
+// Only the library is opened, regardless of names in images, and only the program itself is started.
 func TestScanOpensNothingElse(t *testing.T) {
 	t.Parallel()
 	k := newEveryKind(t)
@@ -76,7 +76,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 			continue
 		}
 		own := path == k.dir || path == builtPath || usual[path] || ownFiles.MatchString(path)
-		require.True(t, own, "opened %q", path) // the program itself is hashed where it has no version
+		require.True(t, own, "opened %q", path) // the program itself is hashed if it has no version
 	}
 	require.Subset(t, seen, []string{"shadow.vmdk", "backed.qcow2", "deep/two.ova"}, "the trace has no images")
 	require.NotContains(t, seen, "folder", "links are not followed")
@@ -85,7 +85,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 	require.Equal(t, k.want, s.words(k.dir))
 }
 
-// What is found does not depend on how it is found.
+// The results do not depend on isolation.
 func TestScanRowsAreTheSame(t *testing.T) {
 	t.Parallel()
 	needsLandlock(t)
@@ -116,11 +116,11 @@ func TestScanRowsAreTheSame(t *testing.T) {
 	}
 }
 
-// Where no process can be started the scan goes on without, and says so.
+// If no process can be started, the scan continues without, and reports it.
 func TestScanWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))
-	// The program may not start another one: /proc is not there.
+	// The program cannot start another one, because /proc is missing.
 	sh := `mount -t tmpfs none /proc && exec "$@"`
 	if out, err := exec.Command(disktest.Tool(t, "unshare"), "--mount", "sh", "-c", sh, "sh",
 		"true").CombinedOutput(); err != nil {
@@ -187,10 +187,10 @@ func (d scannedDisk) make(t *testing.T, raw string) {
 	disktest.RunInput(t, table, "sfdisk", "--quiet", "--no-tell-kernel", raw)
 }
 
-// scannedFormats are the images that qemu-img makes of a disk, and the most KiB that a scan reads of each: the first
-// page, the page at 32 KiB (the mark of a CD) and the end of each file, the header and tables of the format, and of the
-// disk its table and the superblocks and labels of its volumes, some of them twice. A VHDX has two region tables of 64
-// KiB, a GPT two arrays of 16 KiB, and a compressed grain or cluster is read whole.
+// scannedFormats maps the images that qemu-img makes of a disk to the maximum KiB that a scan reads: the first page,
+// the page at 32 KiB (the mark of a CD) and the end of each file, the header and tables of the format, and of the disk
+// its table and the superblocks and labels of its volumes, some of them twice. A VHDX has two region tables of 64 KiB,
+// a GPT two arrays of 16 KiB, and a compressed grain or cluster is read whole.
 var scannedFormats = []struct {
 	name     string
 	args     []string
@@ -207,7 +207,7 @@ var scannedFormats = []struct {
 	{"disk.raw", []string{"-O", "raw"}, 48, 80},
 }
 
-// TestScanReadsLittle requires that a scan reads no part of an aligned image that grows with it.
+// TestScanReadsLittle requires that the amount read of an aligned image does not grow with it.
 func TestScanReadsLittle(t *testing.T) {
 	t.Parallel()
 	for _, d := range scannedDisks {
@@ -233,12 +233,12 @@ func TestScanReadsLittle(t *testing.T) {
 
 var updateScan = flag.Bool("update-scan", false, "write the golden files of scan anew")
 
-// corpusFolders names the folders of the corpus that the golden files know. The corpus may get others.
+// corpusFolders lists the folders of the corpus in the golden files. The corpus may get others.
 var corpusFolders = strings.Fields(`
 	cdi dftt dfvfs discutils glance go-ntfs gptman imagemounter keramics libldm mbrman osv-scalibr
 	qemu regipy vmdk-rs`)
 
-// unpackedCorpus returns a folder with the folders of the corpus, unpacked.
+// unpackedCorpus returns a folder with the unpacked folders of the corpus.
 func unpackedCorpus(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -251,7 +251,7 @@ func unpackedCorpus(t testing.TB) string {
 // TestScanOfTheCorpus compares rows with those of a golden file, which was read by hand.
 func TestScanOfTheCorpus(t *testing.T) {
 	t.Parallel()
-	packed := t.TempDir() // with copies of the same folders as they are
+	packed := t.TempDir() // with unchanged copies of the same folders
 	for _, name := range corpusFolders {
 		require.NoError(t, os.CopyFS(filepath.Join(packed, name), os.DirFS(filepath.Join(disktest.CorpusDir(t), name))))
 	}
@@ -276,13 +276,13 @@ func TestScanOfTheCorpus(t *testing.T) {
 	}
 }
 
-// passing are fields that another run or another machine has otherwise.
+// passing lists fields that differ between runs or machines.
 var passing = []string{
 	"device", "inode", "modified_ns", "changed_ns", "allocated_bytes", "stored_bytes", "copies_bytes", "read_bytes",
 	"started", "finished", "duration_seconds", "version", "isolation", "worst", "file_system", "reuse",
 }
 
-// normal is a line of JSON without what is passing, its keys sorted.
+// normal returns a line of JSON without passing fields, its keys sorted.
 func normal(t testing.TB, line string) string {
 	t.Helper()
 	var v any

@@ -30,8 +30,8 @@ var libraryImages = func() int {
 	return 600
 }()
 
-// expectedImage is a line of the record of scripts/make-library.py: what is to be expected of an image, from who had
-// the tools make it.
+// expectedImage is a line of the record of scripts/make-library.py: the expected properties of an image, from the
+// script that made it.
 type expectedImage struct {
 	Path      string         `json:"path"` // below the library
 	PathBytes string         `json:"path_base64"`
@@ -66,11 +66,11 @@ type expectedPartition struct {
 	Start      int64   `json:"start_bytes"`
 	Size       int64   `json:"size_bytes"`
 	Verdict    string  `json:"verdict"`     // none of an extended one
-	FileSystem *string `json:"file_system"` // nil: not known, empty: none
+	FileSystem *string `json:"file_system"` // nil: unknown
 	Label      string  `json:"label"`
 }
 
-// name is the path as the bytes that it is.
+// name returns the exact bytes of the path.
 func (e *expectedImage) name(t testing.TB) string {
 	t.Helper()
 	if e.PathBytes == "" {
@@ -81,14 +81,14 @@ func (e *expectedImage) name(t testing.TB) string {
 	return string(raw)
 }
 
-// sharedLibrary is the folder of images that the tests of this package share. It and its record lie beside the built
-// program, and go with it.
+// sharedLibrary is the folder of images that the tests of this package share. The library and its record are beside the
+// built program, and are removed with it.
 var sharedLibrary struct {
 	sync.Mutex
 	dir string
 }
 
-// madeLibrary gives the folder of the library and its record.
+// madeLibrary returns the folder of the library and its record.
 func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	t.Helper()
 	for _, tool := range []string{
@@ -125,8 +125,8 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	return dir, record
 }
 
-// TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one
-// that had: qemu-img says what the image is and unpacks it, sfdisk reads the table, blkid the volumes.
+// TestLibraryRecord verifies the record of the library with independent programs: qemu-img identifies and unpacks the
+// image, sfdisk reads the table, blkid the volumes.
 func TestLibraryRecord(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -156,10 +156,10 @@ func TestLibraryRecord(t *testing.T) {
 	}
 }
 
-// prove holds one line of the record against the image.
+// prove compares one line of the record with the image.
 func (e *expectedImage) prove(t *testing.T, path string) {
 	t.Helper()
-	for _, name := range e.Files[1:] { // the first is that of the path, which may be no UTF-8
+	for _, name := range e.Files[1:] { // the first is that of the path, which may not be UTF-8
 		require.FileExists(t, filepath.Join(filepath.Dir(path), name))
 	}
 	for _, name := range e.Parents {
@@ -189,7 +189,7 @@ func (e *expectedImage) proveMembers(t *testing.T, dir string) {
 	}
 }
 
-// prove has the tools read one disk.
+// prove verifies one disk with the tools.
 func (d *expectedDisk) prove(t *testing.T, path, format, subformat string) {
 	t.Helper()
 	if format == "vhd" {
@@ -207,7 +207,7 @@ func (d *expectedDisk) prove(t *testing.T, path, format, subformat string) {
 	}
 	probe := []string{"info", "--output=json", path}
 	if format == "raw" || (format == "vpc" && subformat == "fixed") {
-		// a fixed VHD has nothing at its start, and could be raw
+		// a fixed VHD has no magic number at its start, and could be raw
 		probe = []string{"info", "--output=json", "-f", format, path}
 	}
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "qemu-img", probe...)), &info), path)
@@ -258,14 +258,14 @@ func (d *expectedDisk) proveTable(t *testing.T, path, raw string) {
 	}
 }
 
-// blkidVolume is what blkid finds in a range of a disk, by our names of file systems.
+// blkidVolume returns blkid's result for a range of a disk, with our names of file systems.
 func blkidVolume(t *testing.T, raw string, off, size int64) expectedVolume {
 	t.Helper()
 	value := func(tag string) string {
 		cmd := exec.Command(disktest.Tool(t, "blkid"), "-p", "-O", strconv.FormatInt(off, 10), "-S",
 			strconv.FormatInt(size, 10), "-o", "value", "-s", tag, raw)
 		out, err := cmd.Output()
-		const nothing = 2 // the exit code of blkid that found nothing
+		const nothing = 2 // exit code of blkid without a result
 		if err != nil && cmd.ProcessState.ExitCode() != nothing {
 			require.NoError(t, err)
 		}
@@ -278,8 +278,8 @@ func blkidVolume(t *testing.T, raw string, off, size int64) expectedVolume {
 	return expectedVolume{kind, value("LABEL")}
 }
 
-// TestScanLibrary is the bulk check as a user runs it: hundreds of images in all formats and the disorder of a real
-// library, with hostile ones in between. Each row equals the record that was written when the images were made.
+// TestScanLibrary scans hundreds of images in all formats, in the disorder of a real library, with hostile ones in
+// between. Each row equals the record written when the images were made.
 func TestScanLibrary(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -297,7 +297,7 @@ func TestScanLibrary(t *testing.T) {
 	for name, word := range k.want {
 		want["every kind/"+name] = word
 	}
-	want["every kind/up.vmdk"] = "failed io" // ../outside would be in the library, too
+	want["every kind/up.vmdk"] = "failed io" // ../outside would be in the library
 	for _, e := range record {
 		rows := 0
 		slices.Sort(e.Files)
@@ -330,13 +330,13 @@ func TestScanLibrary(t *testing.T) {
 	}, sums)
 }
 
-// of makes a line of the record of a row. It takes over what the record leaves open.
+// of makes a record of a row. It copies the fields that the record leaves open.
 func (e expectedImage) of(i *results.Image) expectedImage {
 	got := e
 	got.State, got.Format, got.Subformat = string(i.State), i.Format, i.Subformat
 	got.Verdict, got.Parents, got.Disks = string(i.Verdict), e.Parents[:0:0], e.Disks[:0:0]
 	got.Parents = append(got.Parents, i.Parents...)
-	if filepath.Base(i.Path) == filepath.Base(e.Path) { // else it has the other name of its inode
+	if filepath.Base(i.Path) == filepath.Base(e.Path) { // otherwise it has the other name of its inode
 		got.Files = e.Files[:0:0]
 		for _, f := range i.Files {
 			if !slices.Contains(e.Parents, f.Name) {
@@ -371,7 +371,7 @@ func (d expectedDisk) of(is *results.Disk) expectedDisk {
 	return got
 }
 
-// volumeOf is a volume by the words of the record, in which there is no unknown one.
+// volumeOf returns a volume in the terms of the record, which has no unknown volumes.
 func volumeOf(v *report.Volume) *expectedVolume {
 	if v == nil || v.Kind == "unknown" {
 		return &expectedVolume{}

@@ -18,7 +18,7 @@ import (
 // someDisks are enough that a scan of them takes a while.
 const someDisks = 300
 
-// Workers that are killed cost the images that they were at, and nothing else.
+// Killed workers lose only the images that they were reading.
 func TestScanWorkersAreKilled(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -30,7 +30,7 @@ func TestScanWorkersAreKilled(t *testing.T) {
 		frozen := l.freeze(t)
 		l.signal(t, syscall.SIGCONT)
 		l.allow(n*step + step)
-		waitIdle(t, l.cmd.Process.Pid) // each worker has an image now, and does nothing with it
+		waitIdle(t, l.cmd.Process.Pid) // each worker has an image now, and does not continue
 		for _, pid := range frozen {
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
@@ -56,7 +56,7 @@ func TestScanWorkersAreKilled(t *testing.T) {
 	requireGone(t, pids)
 }
 
-// A worker that gets neither memory nor files, as it is when a machine is short of them.
+// A worker gets neither memory nor files, like on an overloaded machine.
 func TestScanWorkersAreStarved(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -64,7 +64,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 		limit, code string
 	}{
 		"no files":  {"--nofile=3:3", "io"},
-		"no memory": {"--data=1:1", ""}, // which ends it: what the runtime does then depends on what it was at
+		"no memory": {"--data=1:1", ""}, // which ends it: the reaction of the runtime depends on its state
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := startHeld(t, "-o", "json", "--jobs", "2", dir)
@@ -82,8 +82,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 				require.LessOrEqual(t, s.sum.Failed+s.sum.UnreadableCount, starved,
 					"one image for each worker at most: a new one has memory")
 			}
-			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked
-			// at.
+			// An unreadable file without the name of an image has no row, but is counted as unreadable.
 			require.Equal(t, someDisks, len(s.rows)+s.sum.UnreadableCount)
 			require.Equal(t, map[bool]int{true: 3, false: 1}[s.sum.Failed+s.sum.UnreadableCount == 0], s.code)
 			for path, i := range s.rows {
@@ -98,7 +97,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 	}
 }
 
-// No process is left, whatever a scan ends with. A worker that is stopped cannot end by itself.
+// No process remains after any end of a scan. A stopped worker cannot end by itself.
 func TestScanLeavesNoProcess(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -112,7 +111,7 @@ func TestScanLeavesNoProcess(t *testing.T) {
 					pids = l.freeze(t)
 				}
 				l.signal(t, s)
-				if frozen && s != syscall.SIGKILL { // which also ends what is stopped
+				if frozen && s != syscall.SIGKILL { // which also ends stopped processes
 					l.signal(t, syscall.SIGCONT)
 				}
 				l.end(t)
@@ -138,7 +137,7 @@ func TestScanInterrupted(t *testing.T) {
 			dir := manyDisks(t, someDisks)
 			last := filepath.Join(t.TempDir(), "last.ndjson")
 			args := []string{"-o", "json", "--jobs", "2", dir}
-			disktest.WaitSettled(t, dir) // what is as young as the scan is read again
+			disktest.WaitSettled(t, dir) // images as recent as the scan are read again
 			l := startHeld(t, args...)
 			l.middle(t, 20)
 			l.freeze(t)
@@ -165,7 +164,7 @@ func TestScanInterrupted(t *testing.T) {
 	}
 }
 
-// requireScanInterrupted requires that an interrupted scan says at once what it does, and at the end what it has done.
+// requireScanInterrupted requires that an interrupted scan reports its reaction at once, and its result at the end.
 func requireScanInterrupted(t *testing.T, stderr string) {
 	t.Helper()
 	require.Regexp(t, "^trueup: interrupted: completing the report of the images inspected so far; "+
@@ -193,7 +192,7 @@ func TestScanInterruptedReports(t *testing.T) {
 	require.False(t, s.sum.Complete)
 }
 
-// The second signal ends at once, also while the first one waits for a reader that takes nothing.
+// The second signal ends at once, even if the first one is waiting for a slow reader.
 func TestScanSecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -208,7 +207,7 @@ func TestScanSecondSignal(t *testing.T) {
 	require.Equal(t, 128+int(syscall.SIGTERM), l.end(t).code)
 }
 
-// TestScanSinceIsEnded ends scans that would replace the results which they take over: those stay.
+// TestScanSinceIsEnded ends scans that would replace the results that they read: those stay.
 func TestScanSinceIsEnded(t *testing.T) {
 	t.Parallel()
 	dir, last := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "last.ndjson")
@@ -219,7 +218,7 @@ func TestScanSinceIsEnded(t *testing.T) {
 		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 50 })
 		l.freeze(t)
 		l.signal(t, s)
-		if s != syscall.SIGKILL { // which ends a frozen process, too
+		if s != syscall.SIGKILL { // which also ends a frozen process
 			l.signal(t, syscall.SIGCONT)
 		}
 		r := l.end(t)

@@ -17,11 +17,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// manyEnv makes TestScanOfManyFiles look at so many files.
+// manyEnv is the number of files for TestScanOfManyFiles.
 const manyEnv = "TRUEUP_MANY_FILES"
 
-// TestScanOfManyFiles holds the memory of a scan to a bound that does not grow with the files of a folder that are no
-// images.
+// TestScanOfManyFiles limits the memory of a scan independently of the number of files that are not images.
 func TestScanOfManyFiles(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -64,7 +63,7 @@ func TestScanFilesFromManyNames(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "list")
 	require.NoError(t, os.WriteFile(file, []byte(list.String()), 0o644))
-	// Its lines are those of other tests, and their schema takes long.
+	// Other tests check lines like these, and their schema takes long.
 	m := launched(t, [][]string{{"scan", "-o", "json", "--files-from", file}})[0]
 	require.Less(t, m.CPU, 20*time.Second, "a second, when each name is looked at once")
 	require.Equal(t, 1, m.Code)
@@ -74,7 +73,7 @@ func TestScanFilesFromManyNames(t *testing.T) {
 	require.Equal(t, 9800, strings.Count(r.stdout, `"message":"no such file or directory; check the path"`))
 }
 
-// TestReportOfManyRows has more rows than fit into the memory that a report may take.
+// TestReportOfManyRows has more rows than a report can hold in memory.
 func TestReportOfManyRows(t *testing.T) {
 	t.Parallel()
 	s := scan(t, manyDisks(t, 1))
@@ -102,7 +101,7 @@ func TestScanOfADevice(t *testing.T) {
 	require.Equal(t, "judged misaligned", wordsOf(scan(t, device).rows[device]))
 }
 
-// TestScanOfAFileThatGrows requires that what was written meanwhile is no verdict.
+// TestScanOfAFileThatGrows requires that an image that is written during the scan gets no verdict.
 func TestScanOfAFileThatGrows(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t, filepath.Join(t.TempDir(), "disk.img"), trackSectors)
@@ -133,7 +132,7 @@ func TestScanOfAFileThatGrows(t *testing.T) {
 	require.Equal(t, "judged misaligned", wordsOf(scan(t, path).rows[path]))
 }
 
-// TestAction runs what the action for workflows runs, as a workflow would.
+// TestAction runs the script of the GitHub action like a workflow.
 func TestAction(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")

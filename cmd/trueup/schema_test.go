@@ -23,10 +23,10 @@ import (
 	trial "github.com/trueup/trueup/internal/trial"
 )
 
-// schemaFolder holds the JSON Schemas that users get.
+// schemaFolder holds the published JSON Schemas.
 const schemaFolder = "../../docs/schema"
 
-// compiled keeps each schema: the whole suite asks for them.
+// compiled caches schemas, because the whole suite uses them.
 var compiled sync.Map
 
 // schemaNamed compiles a schema of that folder; a part of one is named as "common.json#/$defs/move".
@@ -59,8 +59,7 @@ func wantsJSON(args []string) bool {
 	return wants
 }
 
-// validateOutput requires that a command has printed one JSON object, or a scan and what looks at several images one in
-// each line.
+// validateOutput requires one JSON object in the output of a command, or one per line for several images.
 func validateOutput(t testing.TB, args []string, stdout string) {
 	t.Helper()
 	lines := slices.Contains(args, "scan") || slices.Contains(args, "report") ||
@@ -74,7 +73,7 @@ func validateOutput(t testing.TB, args []string, stdout string) {
 	}
 }
 
-// validate requires that what a command printed is one JSON object, and that its schema allows it.
+// validate requires one JSON object that fits its schema.
 func validate(t testing.TB, stdout string) {
 	t.Helper()
 	// The package's own decoder keeps large numbers exact and refuses a second value.
@@ -83,7 +82,7 @@ func validate(t testing.TB, stdout string) {
 	require.NoError(t, schemaNamed(t, schemaOf(t, object)).Validate(object), "%s", stdout)
 }
 
-// schemaOf picks the schema of an object: that of its command, unless it has nothing but an error to tell.
+// schemaOf returns the schema of an object: of its command, or of an error.
 func schemaOf(t testing.TB, object any) string {
 	t.Helper()
 	fields, ok := object.(map[string]any)
@@ -114,8 +113,8 @@ func schemaOf(t testing.TB, object any) string {
 	return command + ".json"
 }
 
-// requireStrict requires that the schemas of the objects on standard output forbid an unknown field in each place and
-// the lack of a required one, and that one object alone has the exit code.
+// requireStrict requires that the schemas of objects on standard output forbid unknown fields and missing required ones
+// everywhere, and that only one object has the exit code.
 func requireStrict(t testing.TB, code int, stdout string) {
 	t.Helper()
 	var objects []map[string]any
@@ -165,8 +164,8 @@ func objectsIn(place string, value any) map[string]map[string]any {
 	return found
 }
 
-// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field that
-// no disk of a test needs is not forgotten.
+// TestSchemasNameEveryField compares the fields of the Go structs with those of the schemas, so that a field that no
+// test disk needs is not forgotten.
 func TestSchemasNameEveryField(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]any{

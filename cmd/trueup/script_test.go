@@ -29,7 +29,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// scriptCommands are the commands of scripts beside testscript's.
+// scriptCommands are our commands of scripts, in addition to testscript's.
 var scriptCommands = map[string]func(s *script, args []string){
 	"trueup":  func(s *script, args []string) { s.run(0, args) },
 	"code":    (*script).code,
@@ -95,14 +95,14 @@ func TestScripts(t *testing.T) {
 
 type scriptKey struct{}
 
-// script is the state of a script beside testscript's.
+// script is our state of a script, in addition to testscript's.
 type script struct {
 	*testscript.TestScript
 	t    testing.TB
 	kept map[string]map[string]string // by folder, as hashFolder
 }
 
-// run runs trueup, requires an exit code, and holds JSON against its schema.
+// run runs trueup, requires an exit code, and compares JSON with its schema.
 func (s *script) run(want int, args []string) {
 	err := s.Exec("trueup", args...)
 	code := 0
@@ -143,7 +143,7 @@ func (s *script) code(args []string) {
 	s.run(want, args[2:])
 }
 
-// refused PATTERN: the last run printed nothing but one line of error, in which the pattern is found.
+// refused PATTERN: the last run printed only one line of error, which matches the pattern.
 func (s *script) refused(args []string) {
 	if len(args) != 1 {
 		s.Fatalf("usage: refused PATTERN")
@@ -160,8 +160,8 @@ func (s *script) refused(args []string) {
 	}
 }
 
-// json [ROW] POINTER VALUE: the last run printed JSON with a value at a JSON Pointer (RFC 6901), null if there is none.
-// ROW is the base name of the path of a row of a scan, or summary.
+// json [ROW] POINTER VALUE: the last run printed JSON with a value at a JSON Pointer (RFC 6901), null if it does not
+// exist. ROW is the base name of the path of a row of a scan, or summary.
 func (s *script) json(args []string) {
 	if len(args) < 2 {
 		s.Fatalf("usage: json [ROW] POINTER VALUE")
@@ -200,7 +200,7 @@ func (s *script) object(row string) map[string]any {
 	return found[0]
 }
 
-// at returns the value at [ROW] POINTER, nil if there is none.
+// at returns the value at [ROW] POINTER, or nil.
 func (s *script) at(place []string) (v any) {
 	row := ""
 	if len(place) == 2 {
@@ -227,7 +227,7 @@ func (s *script) at(place []string) (v any) {
 	return v
 }
 
-// schema FILE…: each line of the files is an object that its schema allows.
+// schema FILE…: each line of the files is an object that fits its schema.
 func (s *script) schema(args []string) {
 	for _, name := range args {
 		for line := range strings.Lines(s.ReadFile(name)) {
@@ -243,7 +243,7 @@ func (s *script) place(name string) string {
 	return path
 }
 
-// scriptVolumes are the contents of the partition of disk: its type, and its structures or data.
+// scriptVolumes are the contents for the partition of the command disk: its type, and its structures or data.
 var scriptVolumes = map[string]struct {
 	kind byte
 	put  func(disk forge.Bytes, lba, sectors int64)
@@ -258,7 +258,7 @@ var scriptVolumes = map[string]struct {
 	"ntfs": {0x07, fsforge.PutNTFS},
 }
 
-// disk FILE LBA [FS]: a raw disk of 8 MiB with a partition of 4 MiB at an LBA, which is empty without FS.
+// disk FILE LBA [FS]: a raw disk of 8 MiB with a partition of 4 MiB at an LBA, empty without FS.
 func (s *script) disk(args []string) {
 	const sectors = 8192
 	volume, found := scriptVolumes[strings.Join(args[min(2, len(args)):], " ")]
@@ -272,7 +272,7 @@ func (s *script) disk(args []string) {
 	disk.Write(s.t, s.place(args[0]))
 }
 
-// noise FILE SIZE: a file that is no image.
+// noise FILE SIZE: a file that is not an image.
 func (s *script) noise(args []string) {
 	if len(args) != 2 {
 		s.Fatalf("usage: noise FILE SIZE")
@@ -321,7 +321,7 @@ func (s *script) fixture(args []string) {
 	s.Check(os.WriteFile(s.place(args[1]), disktest.ReadFile(s.t, from), 0o644))
 }
 
-// corpus NAME FILE: an image of the shared corpus, unpacked, or with a slash behind both names a folder of images.
+// corpus NAME FILE: an image of the shared corpus, unpacked, or with a slash after both names a folder of images.
 func (s *script) corpus(args []string) {
 	if len(args) != 2 {
 		s.Fatalf("usage: corpus NAME FILE")
@@ -345,7 +345,7 @@ func (s *script) files(args []string) {
 	}
 }
 
-// keep DIR…: notes contents and times of the files of folders.
+// keep DIR…: records contents and times of the files of folders.
 func (s *script) keep(args []string) {
 	for _, dir := range args {
 		s.kept[dir] = hashFolder(s.t, s.MkAbs(dir))
@@ -369,10 +369,10 @@ func (s *script) kinds(args []string) {
 	}
 	dir := s.place(args[0])
 	disktest.Run(s.t, "cp", "-a", newEveryKind(s.t).dir, dir)
-	disktest.Run(s.t, "find", dir, "-type", "f", "-exec", "sync", "{}", "+") // so that allocated bytes stay as they are
+	disktest.Run(s.t, "find", dir, "-type", "f", "-exec", "sync", "{}", "+") // so that allocated bytes are unchanged
 }
 
-// rows FILE: the last scan has the rows of the lines of FILE, each a path and wordsOf. Paths that are no text are
+// rows FILE: the last scan has the rows of the lines of FILE, each a path and wordsOf. Paths that are not text are
 // quoted.
 func (s *script) rows(args []string) {
 	if len(args) != 1 {
@@ -399,7 +399,7 @@ func (s *script) read(args []string) {
 	s.equal(args, got)
 }
 
-// equal compares lists whose order says nothing.
+// equal compares lists regardless of their order.
 func (s *script) equal(want, got []string) {
 	slices.Sort(want)
 	slices.Sort(got)
@@ -413,17 +413,17 @@ func (s *script) scanned() map[string]*results.Image {
 	return readRows(s.t, s.ReadFile("stdout")).rows
 }
 
-// tool NAME…: the script needs outside programs; it is skipped or fails without them as any test is.
+// tool NAME…: the script needs outside programs; without them it is skipped or fails like any test.
 func (s *script) tool(args []string) {
 	for _, name := range args {
 		disktest.Tool(s.t, name)
 	}
 }
 
-// negatedCommand is a command of the shell whose failure does not end a program under set -e.
+// negatedCommand matches a shell command whose failure does not end a script under set -e.
 var negatedCommand = regexp.MustCompile(`(?m)^\s*! .*|\|\| ! .*`)
 
-// TestShellOfScriptsCanFail finds negated commands in the shell programs of scripts: they expect nothing.
+// TestShellOfScriptsCanFail finds negated commands in shell programs of scripts, because they expect nothing.
 func TestShellOfScriptsCanFail(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"! cmp a b", "set -e\n\t! grep -q a b\n", "[ -z $1 ] || ! cmp a b"} {

@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// server is a trueup serve that runs.
+// server is a running trueup serve.
 type server struct {
 	cmd            *exec.Cmd
 	stdout, stderr lockedBuffer
@@ -60,10 +60,10 @@ func serving(t testing.TB, args ...string) *server {
 	return startServe(t, builtPath, append([]string{"serve", "--json"}, args...)...)
 }
 
-// socket is the path of its socket.
+// socket returns the path of its socket.
 func (s *server) socket() string { return strings.TrimPrefix(s.URI, "nbd+unix:///?socket=") }
 
-// ended waits for the end and returns the exit code. The socket is gone then, and so is a folder of its own.
+// ended waits for the end and returns the exit code. The socket is removed then, and so is its own folder.
 func (s *server) ended(t testing.TB) int {
 	t.Helper()
 	disktest.WaitClosed(t, "the end of the server", s.done)
@@ -83,7 +83,7 @@ func (s *server) signal(t testing.TB, by syscall.Signal) int {
 	return s.ended(t)
 }
 
-// A server ends by signals, and takes its socket with it.
+// Signals end a server, and its socket is removed.
 func TestServeEndsBySignals(t *testing.T) {
 	t.Parallel()
 	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
@@ -94,8 +94,8 @@ func TestServeEndsBySignals(t *testing.T) {
 	require.Equal(t, 0, serving(t, "--as-is", "--socket", socket, unbootable).signal(t, syscall.SIGHUP))
 }
 
-// printed starts a server and returns the commands that it prints, by their programs. One program is tested elsewhere:
-// guestfish, by TestLinuxReadsTheResults.
+// printed starts a server and returns the commands that it prints, by their programs. TestLinuxReadsTheResults tests
+// guestfish.
 func printed(t testing.TB, source string) map[string]string {
 	t.Helper()
 	cmd := exec.Command(builtPath, "serve", "--socket", filepath.Join(t.TempDir(), "a socket"), source)
@@ -117,8 +117,7 @@ func printed(t testing.TB, source string) map[string]string {
 	return commands
 }
 
-// The commands that are printed do what they say. Of virt-v2v, which wants a system of its own kind, only the file is
-// looked at that it gets.
+// The printed commands work. virt-v2v needs a system of its own kind, so only its input file is checked.
 func TestServePrintsCommands(t *testing.T) {
 	t.Parallel()
 	source, dir := sampleDisk(t), t.TempDir()
@@ -137,14 +136,14 @@ func TestServePrintsCommands(t *testing.T) {
 	if !disktest.Exhaustive {
 		return
 	}
-	t.Run("guestfish", func(t *testing.T) { // its appliance starts for a quarter of a minute
+	t.Run("guestfish", func(t *testing.T) { // its appliance takes a quarter of a minute to start
 		requireKernel(t)
 		sum := startGuestfish(t, commands["guestfish"], "run\nchecksum-device sha256 /dev/sda\n")
 		require.Equal(t, sha256Of(t, want)+"\n", sum)
 	})
 }
 
-// A server ends after its clients, or with what called it. systemd hands its socket over.
+// A server ends after its clients, or with its caller. systemd passes its socket.
 func TestServeEnds(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -160,7 +159,7 @@ func TestServeEnds(t *testing.T) {
 	disktest.WaitFor(t, "the end of the orphan", func() bool { return syscall.Kill(pid, 0) != nil })
 	require.NoDirExists(t, filepath.Dir(parent.socket()))
 
-	socket := filepath.Join(t.TempDir(), "s") // it is there before the disk is planned
+	socket := filepath.Join(t.TempDir(), "s") // it exists before the disk is planned
 	out, err := exec.Command("sh", "-c",
 		builtPath+` serve --exit-with-parent --socket "$1" "$0" >/dev/null 2>&1 & echo $!
 		until [ -S "$1" ]; do :; done`, source, socket).Output()
@@ -178,13 +177,13 @@ func TestServeEnds(t *testing.T) {
 	activated.cmd.ExtraFiles = []*os.File{f}
 	activated.cmd.Stdout = &activated.stdout
 	require.NoError(t, activated.cmd.Start())
-	disktest.Run(t, "nbdinfo", "nbd+unix:///?socket="+l.Addr().String()) // it waits until the server accepts
+	disktest.Run(t, "nbdinfo", "nbd+unix:///?socket="+l.Addr().String()) // it waits for the server
 	require.NoError(t, activated.cmd.Wait())
 	validate(t, activated.stdout.String())
 	require.FileExists(t, l.Addr().String(), "the socket is systemd's")
 }
 
-// A source that changes ends the server with an error, which clients notice too.
+// A source that changes ends the server with an error, which clients also get.
 func TestServeChangedSource(t *testing.T) {
 	t.Parallel()
 	source := pairDisk(t)
@@ -201,7 +200,7 @@ func TestServeChangedSource(t *testing.T) {
 	require.Equal(t, 1, s.ended(t))
 }
 
-// A server is confined before it opens an image, and goes on to accept clients of both kinds.
+// A server is confined before it opens an image, and still accepts clients of both kinds.
 func TestServeIsConfined(t *testing.T) {
 	t.Parallel()
 	needsLandlock(t)
@@ -215,7 +214,7 @@ func TestServeIsConfined(t *testing.T) {
 	requireConfined(t, string(text))
 }
 
-// Ten thousand connections and clients that do not read leave a server within its memory.
+// Ten thousand connections and clients that do not read do not exceed the memory of a server.
 func TestServeMemory(t *testing.T) {
 	t.Parallel()
 	s := serving(t, "--as-is", pairDisk(t))
@@ -229,7 +228,7 @@ func TestServeMemory(t *testing.T) {
 			c, err = net.Dial("unix", s.socket())
 			return err == nil
 		})
-		if i < 300 { // reads of 4 MiB that are never taken; some get no place
+		if i < 300 { // replies of 4 MiB that are never read; some get no slot
 			_, _ = c.Write(append(bytes.Clone(greeting), bytes.Repeat(request, 32)...))
 		}
 		if open = append(open, c); len(open) > 600 {
@@ -253,16 +252,16 @@ func TestServeMemory(t *testing.T) {
 	require.Equal(t, 0, s.signal(t, syscall.SIGTERM))
 }
 
-// viewName is the view that tests make of a disk, in the folder of the disk.
+// viewName is the name of a test's view, in the folder of the disk.
 const viewName = "the-view.vmdk"
 
-// requireSameView makes a view of a disk, has QEMU compare it with the aligned copy, and removes it.
+// requireSameView makes a view of a disk, compares it with the aligned copy by QEMU, and removes it.
 func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 	t.Helper()
 	removeView(t, sameView(t, source, aligned, flags...))
 }
 
-// sameView is requireSameView that leaves the view.
+// sameView is requireSameView without the removal.
 func sameView(t testing.TB, source, aligned string, flags ...string) (view string) {
 	t.Helper()
 	view = filepath.Join(filepath.Dir(source), viewName)
@@ -283,7 +282,7 @@ func removeView(t testing.TB, view string) {
 	require.NoError(t, os.Remove(strings.TrimSuffix(view, ".vmdk")+"-head.vmdk"))
 }
 
-// changeTimes lists the files of a folder and when each was last written.
+// changeTimes returns the files of a folder and their modification times.
 func changeTimes(t testing.TB, dir string) map[string]time.Time {
 	t.Helper()
 	times := map[string]time.Time{}
@@ -297,14 +296,14 @@ func changeTimes(t testing.TB, dir string) map[string]time.Time {
 	return times
 }
 
-// flatCorpus are raw disks and flat VMDKs of the corpus, and the flags that they need.
+// flatCorpus lists raw disks and flat VMDKs of the corpus, with the flags that they need.
 var flatCorpus = map[string][]string{
 	"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
 	"vmdk-rs/monolithicFlat.vmdk": {"--boundary", "1M"},
 }
 
-// TestViewIsTheCopy compares view and copy of disks that others made, and of such that only a text can hold. A view is
-// refused for what a copy is refused.
+// TestViewIsTheCopy compares view and copy of disks made by others, and of disks that only a text can describe. A view
+// is refused if a copy is.
 func TestViewIsTheCopy(t *testing.T) {
 	t.Parallel()
 	same := func(t *testing.T, source string, flags ...string) {

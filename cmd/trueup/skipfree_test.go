@@ -38,8 +38,8 @@ type jsonFreeSpace struct {
 
 const skippedMiB = 1 << 20
 
-// reusedDisk is a disk that was in use before: an NTFS of 32 MiB at LBA 63 and an ext4 of 24 MiB behind it, each with a
-// file of 2 MiB, and a partition of 8 MiB of unknown content. There is noise wherever a system has written nothing.
+// reusedDisk is a reused disk: an NTFS of 32 MiB at LBA 63 and an ext4 of 24 MiB after it, each with a file of 2 MiB,
+// and a partition of 8 MiB of unknown content. Unused space is full of noise.
 func reusedDisk(t *testing.T) (raw string, file []byte) {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,8 +67,8 @@ func reusedDisk(t *testing.T) (raw string, file []byte) {
 	return raw, file
 }
 
-// With --skip-free the free space is zero, every other byte is that of a whole copy, the files are as they were, and
-// verify needs the flag, too.
+// With --skip-free the free space is zero, every other byte equals a whole copy, the files are unchanged, and verify
+// needs the flag, too.
 func TestSkipFree(t *testing.T) {
 	t.Parallel()
 	raw, file := reusedDisk(t)
@@ -102,7 +102,7 @@ func TestSkipFree(t *testing.T) {
 	b := disktest.ReadFile(t, copied)
 	requireZerosFor(t, a, b, left)
 
-	// The tools of the file systems check the partitions of the copy, and read their file.
+	// The tools of the file systems check the partitions of the copy, and read their files.
 	parts := tableOf(t, copied)
 	require.Len(t, parts, 3)
 	for i, name := range []string{"ntfs", "ext"} {
@@ -125,7 +125,7 @@ func TestSkipFree(t *testing.T) {
 	require.Equal(t, 5, trueup(t, "verify", "--skip-free", raw, copied).code)
 }
 
-// requireZerosFor requires that two disks differ in zeros of the second alone, and in no more than n bytes.
+// requireZerosFor requires that two disks differ only where the second has zeros, and in at most n bytes.
 func requireZerosFor(t *testing.T, a, b []byte, n int64) {
 	t.Helper()
 	require.Len(t, b, len(a))
@@ -142,8 +142,8 @@ func requireZerosFor(t *testing.T, a, b []byte, n int64) {
 	require.Greater(t, differ, n*9/10)
 }
 
-// A copy with nothing moved, and one that takes the names of SOURCE, leave out the same; what cannot leave out anything
-// refuses the flag.
+// A copy without a move, and one that replaces SOURCE, omit the same; commands that cannot omit anything refuse the
+// flag.
 func TestSkipFreeOfOtherCommands(t *testing.T) {
 	t.Parallel()
 	raw, _ := reusedDisk(t)

@@ -30,21 +30,21 @@ type soakDisk struct {
 	gpt       bool
 	sector    int64
 	sectors   int64
-	cylinders bool         // partitions start at the heads of cylinders, as they did when cylinders were real
+	cylinders bool         // partitions start at cylinder heads, like on old disks
 	heads     int64        // of the CHS bytes
 	bootCode  string       // "", lba or chs
 	container byte         // type of an extended partition
-	parts     []*soakPart  // in disk order; an extended one stands before its logical ones
+	parts     []*soakPart  // in disk order; an extended one precedes its logical ones
 	chain     []*soakPart  // logical ones in the order of their records
-	data      []soakExtent // that no partition owns
+	data      []soakExtent // data outside partitions
 }
 
 // soakPart is a partition of a random disk.
 type soakPart struct {
 	number         int
-	kind           string // as trueup calls it
+	kind           string // name in trueup
 	start, sectors int64
-	record         int64 // of a logical one: where its EBR is
+	record         int64 // of a logical one: position of its EBR
 	typ            string
 	active         bool
 	guid, name     string
@@ -54,7 +54,7 @@ type soakPart struct {
 
 func (p *soakPart) end() int64 { return p.start + p.sectors }
 
-// soakExtent is a piece of data behind a partition that has content; nil: in front of the first.
+// soakExtent is data after a partition with content; nil: before the first.
 type soakExtent struct {
 	behind         *soakPart
 	start, sectors int64
@@ -119,7 +119,7 @@ func drawSoakDisk(seed uint64) *soakDisk {
 // tableSectors is the number of sectors of a GPT copy at each end of the disk, without the protective MBR.
 func (d *soakDisk) tableSectors() int64 { return 1 + soakEntries*gptEntry/d.sector }
 
-// place is where something can start that comes next.
+// place is the first possible start of the next partition.
 func (d *soakDisk) place(at int64) int64 {
 	if d.cylinders {
 		if at <= soakTrack {
@@ -148,7 +148,7 @@ func (d *soakDisk) fill(p *soakPart, big bool) int64 {
 		p.volume.size = p.sectors * d.sector
 	}
 
-	// Its boot sector tells the truth about its place, or one of the values that systems and tools leave there.
+	// Its boot sector has its true position, or one of the values that systems and tools leave there.
 	v := p.volume
 	v.hidden = p.start
 	other := d.rng.IntN(6)
@@ -166,7 +166,7 @@ func (d *soakDisk) fill(p *soakPart, big bool) int64 {
 	return p.end()
 }
 
-// drawExtended draws an extended partition with none to six logical ones, and returns its end.
+// drawExtended draws an extended partition with up to six logical ones, and returns its end.
 func (d *soakDisk) drawExtended(at int64) int64 {
 	box := &soakPart{kind: "extended", start: d.drawData(at, d.place(at)), typ: fmt.Sprintf("%x", d.container)}
 	d.parts = append(d.parts, box)
@@ -193,13 +193,13 @@ func (d *soakDisk) drawExtended(at int64) int64 {
 	}
 	box.sectors = at - box.start
 	if len(d.chain) > 2 && d.rng.IntN(3) == 0 {
-		rest := d.chain[1:] // the first record is where the extended partition starts
+		rest := d.chain[1:] // the first record is at the start of the extended partition
 		d.rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	}
 	return at
 }
 
-// drawData puts data into some of the gaps: whose it is, is not known. It returns the end of the gap.
+// drawData puts data of unknown owner into some of the gaps. It returns the end of the gap.
 func (d *soakDisk) drawData(from, to int64) int64 {
 	if to > from && d.rng.IntN(3) == 0 {
 		e := soakExtent{start: from + d.rng.Int64N(to-from)}
@@ -217,7 +217,7 @@ func (d *soakDisk) drawData(from, to int64) int64 {
 	return to
 }
 
-// number gives partitions their slots, with holes and in any order, and what else a table says about them.
+// number gives partitions their slots, with gaps and in any order, and their other fields in the table.
 func (d *soakDisk) number(n int) {
 	slots := d.rng.Perm(4)
 	if d.gpt {
@@ -295,12 +295,12 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 	return raw
 }
 
-// The tables of random disks are forged, since no tool writes chains in another order than that of the disk, or disks
-// of 4096-byte sectors. The tools read them before trueup does.
+// The tables of random disks are forged, since no tool writes chains in another order than the disk's, or disks of
+// 4096-byte sectors. The tools read them before trueup does.
 
 // writeMBR writes sector 0 and the chain of extended boot records, one for each logical partition, or an empty one. An
-// entry of a record counts from that record, a link from the start of the extended partition. The size of a link covers
-// the record and its partition.
+// entry of a record is relative to that record, a link to the start of the extended partition. The size of a link
+// covers the record and its partition.
 func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 	t.Helper()
 	sector := make([]byte, sectorSize)
@@ -358,7 +358,7 @@ func (p *soakPart) typeByte(t testing.TB) byte {
 	return byte(typ)
 }
 
-// putEntry writes an entry: start is where it lies on the disk, and lba what the entry says about it.
+// putEntry writes an entry: start is its position on the disk, and lba the value in the entry.
 func (d *soakDisk) putEntry(entry []byte, typ byte, start, sectors, lba int64) {
 	copy(entry[1:], d.chs(start))
 	entry[4] = typ
@@ -367,7 +367,7 @@ func (d *soakDisk) putEntry(entry []byte, typ byte, start, sectors, lba int64) {
 	binary.LittleEndian.PutUint32(entry[12:], uint32(sectors))
 }
 
-// chs are the CHS bytes of a sector.
+// chs returns the CHS bytes of a sector.
 func (d *soakDisk) chs(lba int64) []byte {
 	track := lba / soakTrack
 	cyl := track / d.heads
@@ -385,7 +385,7 @@ func guidBytes(t testing.TB, text string) []byte {
 	return []byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]}
 }
 
-// wantTable is what a tool has to read from the disk when partitions start where starts says.
+// wantTable is the expected output of a tool when partitions start at starts.
 func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	entries := map[int]soakEntry{}
 	for _, p := range d.parts {
@@ -400,7 +400,7 @@ func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	return entries
 }
 
-// starts are those of the source.
+// starts returns the starts of the source.
 func (d *soakDisk) starts() map[int]int64 {
 	starts := map[int]int64{}
 	for _, p := range d.parts {
@@ -409,25 +409,25 @@ func (d *soakDisk) starts() map[int]int64 {
 	return starts
 }
 
-// soakVolume is what a partition of a random disk holds.
+// soakVolume is the content of a partition of a random disk.
 type soakVolume struct {
 	soakKind
 	sector int64
 	size   int64             // bytes
-	hidden int64             // what its boot sector says about its place, in sectors
+	hidden int64             // position in its boot sector, in sectors
 	files  map[string][]byte // by path
 	noise  string            // seed of the bytes of a partition that has no file system
-	group  string            // volume group of LVM
+	group  string            // name of its LVM volume group
 }
 
-// soakKind is a kind of volume and how its tools make one.
+// soakKind is a kind of volume, and the commands that make one.
 type soakKind struct {
 	name        string
 	least, most int64  // bytes
-	typ         string // MBR types that systems give to it, one byte each
+	typ         string // its MBR types, one byte each
 	flat        bool   // its tools cannot make folders
 	only512     bool   // does not fit small disks of 4096-byte sectors
-	bootSector  bool   // its boot sector holds its place
+	bootSector  bool   // its boot sector contains its position
 }
 
 const (
@@ -435,11 +435,11 @@ const (
 	mib = 1 << 20
 )
 
-// soakKinds are the contents of random partitions. The sizes are near the least that the tools make: a disk has
+// soakKinds are the contents of random partitions. The sizes are near the minimum of the tools, because a disk has
 // several.
 var soakKinds = []soakKind{
 	{name: "ext2", least: 2 * mib, most: 6 * mib, typ: "\x83"},
-	// 2048 blocks for a journal, also where they are of 4 KiB
+	// 2048 blocks for a journal, also with blocks of 4 KiB
 	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"},
 	{name: "ext4", least: 6 * mib, most: 12 * mib, typ: "\x83"},
 	{name: "fat12", least: 2 * mib, most: 4 * mib, typ: "\x01\x06", bootSector: true, only512: true},
@@ -453,7 +453,8 @@ var soakKinds = []soakKind{
 	{name: "noise", least: 4 * kib, most: 1 * mib, typ: "\xda\x83"},
 }
 
-// drawVolume draws a kind, its size and its files. A disk of many partitions stays small: big draws a large kind.
+// drawVolume draws a kind, its size and its files. To keep a disk with many partitions small, only big draws a large
+// kind.
 func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume {
 	kinds := slices.DeleteFunc(slices.Clone(soakKinds), func(k soakKind) bool {
 		return k.only512 && sector != sectorSize || !big && k.least > 12*mib
@@ -466,7 +467,7 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 	if v.fileSystem() == "" {
 		return v
 	}
-	// Names that all file systems keep as they are make the trees comparable.
+	// Names that no file system changes make the trees comparable.
 	v.files = map[string][]byte{}
 	dirs := []string{""}
 	for range rng.IntN(4) {
@@ -481,7 +482,7 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 	return v
 }
 
-// fileSystem is what mount calls the file system; it is empty for what has none.
+// fileSystem returns the type for mount, or an empty string without a file system.
 func (v *soakVolume) fileSystem() string {
 	switch v.name {
 	case "fat12", "fat16", "fat32":
@@ -535,7 +536,7 @@ func (v *soakVolume) make(t testing.TB, part string) {
 			disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)
 		}
 	case "xfs":
-		// Without the option it makes none below 300 MiB, whatever it says about support.
+		// Without this option, it makes none below 300 MiB, despite its messages.
 		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p",
 			v.prototype(t, part, tree), part)
 	case "btrfs":
@@ -579,14 +580,14 @@ func (v *soakVolume) prototypeOf(t testing.TB, text *strings.Builder, dir string
 	}
 }
 
-// Places in a physical volume. The kernel and the tools of the guest judge it: they have to find the volume group in
-// the result and activate it.
+// Offsets in a physical volume. The kernel and the tools of the guest must find the volume group in the result and
+// activate it.
 const (
 	lvmExtent    = 64 * kib
 	lvmDataStart = poolforge.LVMPeStart
 )
 
-// lvmUUID is an identifier that depends on the name alone, as LVM prints it.
+// lvmUUID returns an identifier in LVM's format that depends only on the name.
 func lvmUUID(name string) string {
 	const letters = "0123456789abcdefghijklmnopqrstuv"
 	var text []byte
@@ -599,8 +600,8 @@ func lvmUUID(name string) string {
 	return string(text)
 }
 
-// makeLVM forges a volume group of one physical and one logical volume, with an ext4 on it: LVM itself takes block
-// devices only.
+// makeLVM forges a volume group of one physical and one logical volume, with an ext4 on it: LVM itself needs block
+// devices.
 func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
 	t.Helper()
 	extents := (v.size - lvmDataStart) / lvmExtent
@@ -664,7 +665,7 @@ creation_host = "test"
 creation_time = 1000000000
 `
 
-// placeVolume copies the file part to a place of the disk, holes left out.
+// placeVolume copies the file part into a disk, without holes.
 func placeVolume(t testing.TB, part, raw string, off int64) {
 	t.Helper()
 	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes",

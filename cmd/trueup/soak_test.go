@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// soakDefault is how many random disks TestLinuxReadsTheResults aligns.
+// soakDefault is the number of random disks in TestLinuxReadsTheResults.
 var soakDefault = func() uint64 {
 	if disktest.Exhaustive {
 		return 20
@@ -26,12 +26,12 @@ var soakDefault = func() uint64 {
 	return 6
 }()
 
-// soakBatch is how many disks of TestSoak one guest gets.
+// soakBatch is the number of disks of TestSoak per guest.
 const soakBatch = 20
 
-// TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results:
-// partitioning tools, the checks of the file systems, and a Linux kernel that reads every file. TRUEUP_SOAK is how
-// many, TRUEUP_SOAK_SEED the first seed.
+// TestSoak aligns disks with random tables, contents and data in between, and verifies the results with other programs:
+// partitioning tools, file system checks, and a Linux kernel that reads every file. TRUEUP_SOAK is the number of disks,
+// TRUEUP_SOAK_SEED the first seed.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", 0)
@@ -60,7 +60,7 @@ func soakNumber(t *testing.T, name string, usual uint64) uint64 {
 	return n
 }
 
-// alignSoak aligns random disks and returns those whose results are sound as far as tools outside of the guest see.
+// alignSoak aligns random disks and returns those whose results pass all tools outside the guest.
 func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 		c.format = []string{"raw", "vmdk", "qcow2", "vhdx", "vhd"}[c.rng.IntN(5)]
 		c.to = soakTargets[c.rng.IntN(len(soakTargets))]
 		if c.sector != sectorSize {
-			// the only ones that can say so, and qemu-img reads no such VHDX
+			// the only ones that can check it, because qemu-img does not read such a VHDX
 			c.format, c.to = []string{"raw", "vhdx"}[c.rng.IntN(2)], "raw"
 		}
 		c.boundary = []string{"", "", "", "", "4K", "64K", "1M", "8M"}[c.rng.IntN(8)]
@@ -91,12 +91,12 @@ func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 			})
 		}
 	})
-	// What failed is no reason to look at the others less closely.
+	// A failure does not stop the checks of the others.
 	return slices.DeleteFunc(cases, func(c *soakCase) bool { return !c.sound })
 }
 
-// readSoak has the guest read every file of every result, each mounted as the kind that was made, and returns what
-// checks that.
+// readSoak requests that the guest reads every file of every result, each mounted as the kind that was made, and
+// returns the check of that.
 func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	type read struct {
 		c      *soakCase
@@ -127,10 +127,10 @@ func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map
 	}
 }
 
-// soakCase is a random disk, the job that it is given to, and what came of it.
+// soakCase is a random disk, its job, and the result.
 type soakCase struct {
 	*soakDisk
-	format, to   string // of source and result, as trueup's --to calls them
+	format, to   string // formats of source and result, for --to
 	boundary     string // "": auto
 	only         []int
 	raw          string // the source as a raw file
@@ -138,16 +138,16 @@ type soakCase struct {
 	plan         jsonPlan
 	after        string        // the result as a raw file
 	placed       map[int]int64 // where partitions start in the result, in sectors
-	sound        bool          // nothing was found that is wrong
+	sound        bool          // no error was found
 }
 
-// soakTargets are the formats of results.
+// soakTargets lists the formats of results.
 var soakTargets = []string{
 	"raw", "vmdk:monolithicSparse", "vmdk:streamOptimized", "vmdk:twoGbMaxExtentSparse", "vhd:dynamic", "vhdx:dynamic",
 	"qcow2:v3", "qcow2:compressed",
 }
 
-// String says what the case is about, for the log of a run that fails.
+// String describes the case, for the log of a failing run.
 func (c *soakCase) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: gpt %v, %d sectors of %d, %s to %s, boot code %q, flags %q\n", c.seed, c.gpt, c.sectors,
@@ -168,7 +168,7 @@ func (c *soakCase) String() string {
 	return b.String()
 }
 
-// run makes the disk, aligns it, and has everything of it judged.
+// run makes the disk, aligns it, and checks everything.
 func (c *soakCase) run(t *testing.T) {
 	t.Helper()
 	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c,
@@ -182,7 +182,7 @@ func (c *soakCase) run(t *testing.T) {
 	switch {
 	case c.format == "raw":
 		c.source = c.raw
-	case c.sector != sectorSize: // nothing else here writes such a VHDX
+	case c.sector != sectorSize: // no other program here writes such a VHDX
 		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format},
 			c.sectorFlag("raw")...)...)
 	default:
@@ -193,7 +193,7 @@ func (c *soakCase) run(t *testing.T) {
 		disktest.Run(t, "qemu-img", append(args, c.raw, c.source)...)
 	}
 
-	// The table that trueup reads is the one that was made.
+	// trueup reads the table that was made.
 	report := trueupJSON[jsonInspect](t, c.verdict(c.starts()),
 		append([]string{"inspect", c.source}, c.sectorFlag(c.format)...)...)
 	require.Equal(t, c.sector, report.Table.SectorSize)
@@ -225,7 +225,7 @@ func qemuFormat(format string) string {
 	return name
 }
 
-// sectorFlag tells the sector size where a format cannot.
+// sectorFlag passes the sector size if the format cannot store it.
 func (c *soakCase) sectorFlag(format string) []string {
 	if c.sector == sectorSize || format != "raw" {
 		return nil
@@ -233,7 +233,7 @@ func (c *soakCase) sectorFlag(format string) []string {
 	return []string{"--sector-size", fmt.Sprint(c.sector)}
 }
 
-// flags are those of plan and align.
+// flags returns flags for plan and align.
 func (c *soakCase) flags() []string { return c.flagsFor(c.format) }
 
 func (c *soakCase) flagsFor(format string) []string {
@@ -300,8 +300,8 @@ func (c *soakCase) inside(p *soakPart) int64 {
 	return u16(11)*(u16(14)+int64(b[16])*size) + 32*u16(17)
 }
 
-// stays reports whether a partition off the boundary is not to move on its own account: the data are fine, or would lie
-// on a multiple of a lower power of two.
+// stays reports whether a partition off the boundary need not move: its data are fine, or would be on a multiple of a
+// lower power of two.
 func (c *soakCase) stays(p *soakPart, boundary int64) bool {
 	off, inside := p.start*c.sector, c.inside(p)
 	power := func(n int64) int64 { // the largest that divides n, up to the boundary
@@ -331,7 +331,7 @@ func (c *soakCase) checkPlan(t *testing.T) {
 		c.placed[p.Number] = p.StartLBA
 	}
 	require.Len(t, c.placed, len(c.parts))
-	// What has to move, and where to: the rules of the README.
+	// Moves and targets according to the rules of the README.
 	must, want := int64(64*kib), int64(mib)
 	switch {
 	case c.boundary != "":
@@ -386,8 +386,8 @@ func (c *soakCase) align(t *testing.T) {
 	require.Equal(t, c.plan.NewSizeBytes, info.Size())
 }
 
-// checkResult requires the old table with the planned starts, data that no partition owns, and that verify agrees and
-// nothing is left to do.
+// checkResult requires the old table with the planned starts, unchanged data outside partitions, agreement of verify,
+// and no further moves.
 func (c *soakCase) checkResult(t *testing.T) {
 	t.Helper()
 	requireSoundTable(t, c.after, c.sector, c.gpt)
@@ -408,7 +408,7 @@ func (c *soakCase) checkResult(t *testing.T) {
 	}
 	require.Equal(t, want, got)
 
-	// Data are at their place in front of the first partition, between the same two as before elsewhere.
+	// Data stay in place before the first partition, elsewhere between the same two partitions.
 	for i, e := range c.data {
 		want := readAt(t, c.raw, e.start*c.sector, e.sectors*c.sector)
 		if e.behind == nil {
@@ -436,8 +436,8 @@ func (c *soakCase) checkResult(t *testing.T) {
 	trueupJSON[jsonInspect](t, c.verdict(c.placed), inspect...)
 }
 
-// checkPartitions requires that the content of each partition is unchanged but for the patches of the plan, and passes
-// the checks of its tools.
+// checkPartitions requires that the content of each partition is unchanged except for the patches of the plan, and
+// passes the checks of its tools.
 func (c *soakCase) checkPartitions(t *testing.T) {
 	t.Helper()
 	for _, p := range c.parts {
@@ -482,7 +482,7 @@ func (c *soakCase) checkPartitions(t *testing.T) {
 	}
 }
 
-// soakEntry is what a table says about a partition.
+// soakEntry is an entry of a table.
 type soakEntry struct {
 	start, sectors  int64
 	typ, guid, name string
@@ -490,12 +490,12 @@ type soakEntry struct {
 	attributes      string // the 64 bits in hexadecimal
 }
 
-// readFdisk reads a table with fdisk, which takes other sector sizes than 512, too. Each column is asked for alone,
-// since names have spaces.
+// readFdisk reads a table with fdisk, which also supports sector sizes other than 512. It requests each column
+// separately, since names have spaces.
 func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEntry {
 	t.Helper()
 	column := func(name string) map[int]string {
-		// fdisk prints names as its locale has letters.
+		// fdisk prints names in the character set of its locale.
 		out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o",
 			"Device,"+name, raw)
 		values := map[int]string{}
@@ -540,7 +540,7 @@ func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEnt
 	return entries
 }
 
-// requireSoundTable has the tools look for errors of a table.
+// requireSoundTable checks a table with the tools.
 func requireSoundTable(t testing.TB, raw string, sector int64, gpt bool) {
 	t.Helper()
 	require.Contains(t, disktest.RunInput(t, "v\nq\n", "fdisk", "-b", fmt.Sprint(sector), raw), "No errors detected")

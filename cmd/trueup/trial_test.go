@@ -20,10 +20,10 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// trialFlags make a trial short: guests of these tests need some seconds of a processor.
+// trialFlags make a trial short: guests of these tests need some seconds of processor time.
 var trialFlags = []string{"--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds", "300"}
 
-// jsonTrial is what boot prints.
+// jsonTrial is the output of boot.
 type jsonTrial struct {
 	Verdict, Reason string
 	Differences     []struct{}
@@ -68,8 +68,7 @@ func TestTrialBoot(t *testing.T) {
 	})
 	t.Run("differs", func(t *testing.T) {
 		t.Parallel()
-		// A boot sector that reads the sector 63 of the disk, wherever it lies itself, and prints the name of a system
-		// there.
+		// A boot sector that reads sector 63 of the disk, wherever it is itself, and prints the name of a system there.
 		//
 		//	xor ax,ax; mov ds,ax; mov si,dap; mov ah,42h; int 13h; mov si,8003h; mov cx,8
 		//	next: lodsb; mov ah,0eh; int 10h; loop next; halt: hlt; jmp halt; dap: ...
@@ -93,7 +92,7 @@ func TestTrialBoot(t *testing.T) {
 		t.Parallel()
 		raw := disk.build(t, t.TempDir())
 		code := make([]byte, codeSize)
-		copy(code, "\xeb\xfe") // jmp $: it computes for ever, and settles after three times so long of a processor
+		copy(code, "\xeb\xfe") // jmp $: it loops, and settles after three times as much processor time
 		disktest.WriteAt(t, raw, 0, code)
 		r := tryBoot(t, 1, raw, "--allow-unbootable", "--settle", "1")
 		require.Equal(t, "neither", r.Verdict, r.Reason)
@@ -170,7 +169,7 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 	}
 }
 
-// A trial whose QEMU or server is killed says so, and leaves no file.
+// A trial whose QEMU or server is killed reports it, and leaves no file.
 func TestTrialLosesAChild(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-system-x86_64")

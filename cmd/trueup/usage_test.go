@@ -19,16 +19,16 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// commands are all that do something with images, and version.
+// commands lists all commands for images, and version.
 var commands = []string{
 	"inspect", "plan", "align", "verify", "convert", "replace", "move", "view", "serve", "scan", "report", "boot",
 	"judge", "version",
 }
 
-// interrupts are the exit codes of all commands that take some time.
+// interrupts are exit codes of all commands that take some time.
 const interrupts = "129, 130, 143"
 
-// helpCodes are the exit codes that the help of each command lists: those with which it can end.
+// helpCodes maps commands to the exit codes in their help texts.
 var (
 	exitLine  = regexp.MustCompile(`(?m)^  ([0-9]+(?:, [0-9]+)*) +\w`)
 	helpCodes = map[string][]string{
@@ -86,7 +86,7 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, overview.stdout, trueup(t).stdout, "without a command there is nothing to do but to help")
 }
 
-// TestExamples runs what the help texts show: an example that is wrong is worse than none.
+// TestExamples runs the examples of the help texts: a wrong example is worse than none.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	example := regexp.MustCompile(`(?m)^  (trueup .*)$`)
@@ -122,7 +122,7 @@ func TestExamples(t *testing.T) {
 						}
 					}
 				}
-				// these do not end, or take long: the command line is right, and SOURCE is absent
+				// these do not end, or take long: the command line is valid, and SOURCE is absent
 				if name == "serve" || name == "boot" || name == "judge" {
 					exampleRun(t, dir, 1, args...)
 					return
@@ -140,8 +140,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name. A
-// package is that of twoDisks.
+// makeExampleDisk makes the source of an example: two misaligned partitions, in the format of the name. A package is
+// like twoDisks.
 func makeExampleDisk(t *testing.T, path string) {
 	t.Helper()
 	if filepath.Ext(path) == ".ova" {
@@ -149,7 +149,7 @@ func makeExampleDisk(t *testing.T, path string) {
 		return
 	}
 	raw := formatSparse.rawOf(t, sampleDisk(t))
-	// the disk signature: no two disks of a machine have the same
+	// unique disk signatures
 	disktest.WriteAt(t, raw, 440, []byte(filepath.Base(path))[:4])
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
 	disktest.WriteAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{
@@ -168,8 +168,8 @@ func exampleRun(t *testing.T, dir string, want int, args ...string) {
 	require.Equal(t, want, cmd.ProcessState.ExitCode(), "%q: %s", args, out)
 }
 
-// TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. Work is counted by
-// what it allocates, since time says more of the machine.
+// TestStartup keeps packages from working before main, since a script calls trueup thousands of times. It counts
+// allocations, since time depends on the machine.
 func TestStartup(t *testing.T) {
 	t.Parallel()
 	const limit = 4000 // allocations of one package
@@ -187,7 +187,7 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// Help texts name every format and subformat that completion offers: what is read and written changes.
+// Help texts list every format and subformat that completion offers.
 func TestHelpNamesAllFormats(t *testing.T) {
 	t.Parallel()
 	offered := func(command, flag string) []string {
@@ -215,12 +215,12 @@ func TestHelpNamesAllFormats(t *testing.T) {
 	}
 }
 
-// unwrapped returns a help text in one line.
+// unwrapped returns a help text as one line.
 func unwrapped(help string) string {
 	return strings.Join(strings.Fields(help), " ")
 }
 
-// A run that a signal ends before it has begun anything has both lines of its log, and each once.
+// A run that a signal ends at its start logs both lines, each once.
 func TestLogOfAnInterruptedRun(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(builtPath, "scan", "--files-from", "-", "--log", "-")

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// windowsDisk is the disk of a Windows, with its real files where these matter.
+// windowsDisk is the disk of a Windows, with its real files where needed.
 type windowsDisk struct {
 	signature uint32
 	sectors   int64
@@ -27,10 +27,10 @@ type windowsDisk struct {
 // windowsVolume is a partition of it.
 type windowsVolume struct {
 	number         int
-	kind           string // of mkntfs or mkfs.fat; empty: nothing, such as in an extended partition
+	kind           string // options of mkntfs or mkfs.fat; empty for none, for example in an extended partition
 	typ            string
 	start, sectors int64
-	loads          string            // what the boot sector of the active partition loads
+	loads          string            // file that the boot sector of the active partition loads
 	files          map[string]string // path on the volume to path on this machine
 }
 
@@ -88,7 +88,7 @@ func (v windowsVolume) make(t testing.TB) string {
 			require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
 			require.NoError(t, os.WriteFile(to, disktest.ReadFile(t, v.files[name]), 0o644))
 		}
-		// Without a list of its own wimlib leaves out hiberfil.sys and others.
+		// Without its own list, wimlib omits hiberfil.sys and others.
 		config := "--config=" + hostFile(t, "[ExclusionList]\n")
 		disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", config, tree, wim)
 		disktest.Run(t, "wimapply", wim, "1", part)
@@ -106,7 +106,7 @@ func (v windowsVolume) make(t testing.TB) string {
 			disktest.Run(t, "mcopy", "-i", part, v.files[name], "::/"+name)
 		}
 	}
-	// The code of a boot sector has the name of the file that it loads. So has the copy of NTFS, behind the file
+	// The code of a boot sector contains the name of the file that it loads. So does the copy of NTFS, after the file
 	// system.
 	disktest.WriteAt(t, part, 0x180, []byte(v.loads))
 	if v.kind == "ntfs" {
@@ -115,7 +115,7 @@ func (v windowsVolume) make(t testing.TB) string {
 	return part
 }
 
-// readGuestFile takes a file out of a partition of a raw disk with the file system's own tool.
+// readGuestFile reads a file from a partition of a raw disk with the file system's own tool.
 func readGuestFile(t testing.TB, raw string, v windowsVolume, start int64, name string) string {
 	t.Helper()
 	part := filepath.Join(t.TempDir(), "part")
@@ -127,7 +127,7 @@ func readGuestFile(t testing.TB, raw string, v windowsVolume, start int64, name 
 	return out
 }
 
-// mergeHive makes a copy of a hive with what a .reg file says.
+// mergeHive makes a copy of a hive with the values of a .reg file.
 func mergeHive(t testing.TB, hive, reg string) string {
 	t.Helper()
 	merged := filepath.Join(t.TempDir(), "hive")
@@ -138,19 +138,19 @@ func mergeHive(t testing.TB, hive, reg string) string {
 	return merged
 }
 
-// exportHive is what hivexregedit says about a hive.
+// exportHive returns hivexregedit's export of a hive.
 func exportHive(t testing.TB, hive, key string) string {
 	t.Helper()
 	return disktest.Output(t, "hivexregedit", "--export", hive, key)
 }
 
-// hexBytes writes bytes as a .reg file does.
+// hexBytes formats bytes like a .reg file.
 func hexBytes(b []byte) string { return strings.ReplaceAll(fmt.Sprintf("% x", b), " ", ",") }
 
-// bitlk is one volume of the archive of cryptsetup: real ones of Windows 7 to 11.
+// bitlk is a volume of cryptsetup's archive: real volumes of Windows 7 to 11.
 type bitlk struct {
 	path string
-	conf map[string]string // of images.conf: how it opens, and the sum of what it holds
+	conf map[string]string // from images.conf: how to open it, and the digest of its content
 }
 
 // bitlkVolumes unpacks the archive. The volumes are sparse.
@@ -177,7 +177,7 @@ func bitlkVolumes(t testing.TB) map[string]bitlk {
 	return out
 }
 
-// bitlkDisk puts a volume into a partition at LBA 63 of a disk that nothing boots.
+// bitlkDisk puts a volume into a partition at LBA 63 of a disk without boot code.
 func bitlkDisk(t testing.TB, v bitlk) (raw string, size int64) {
 	t.Helper()
 	file := disktest.Stat(t, v.path)
@@ -189,8 +189,8 @@ func bitlkDisk(t testing.TB, v bitlk) (raw string, size int64) {
 	return raw, file.Size()
 }
 
-// TestBitLockerVolumesOfData moves real volumes, and has dislocker decrypt the result: the sums are those of the
-// archive. Only those that encrypt as they are written to could be those of a system.
+// TestBitLockerVolumesOfData moves real volumes, and decrypts the result with dislocker: the digests must equal those
+// of the archive. Only volumes that are encrypted on write could be system volumes.
 func TestBitLockerVolumesOfData(t *testing.T) {
 	t.Parallel()
 	sample := []string{"bitlk-aes-cbc-elephant-256", "bitlk-aes-xts-128-eow", "bitlk-togo-aes-xts-128"}
@@ -204,7 +204,7 @@ func TestBitLockerVolumesOfData(t *testing.T) {
 			dump := disktest.Run(t, "cryptsetup", "bitlkDump", v.path)
 			dest := filepath.Join(t.TempDir(), "dest.raw")
 			args := []string{"align", raw, dest}
-			// while it is written to, not as a whole
+			// encrypted on write, not as a whole
 			written := v.conf["UUID"] == "" || strings.Contains(name, "partially")
 			if written {
 				end := trueup(t, args...)

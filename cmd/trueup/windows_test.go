@@ -24,7 +24,7 @@ func mountedValue(signature uint32, off int64) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, signature), uint64(off))
 }
 
-// bcdDevice is a partition of an MBR disk in an element of a BCD, from its type on. Source: BCD-SYS,
+// bcdDevice is a partition of an MBR disk in an element of a BCD, beginning with its type. Source: BCD-SYS,
 // Linux/update_device.sh.
 func bcdDevice(signature uint32, off int64) []byte {
 	d := make(forge.Bytes, 0x48)
@@ -36,7 +36,7 @@ func bcdDevice(signature uint32, off int64) []byte {
 	return d
 }
 
-// mountedText is such a value in a .reg file: all of a line.
+// mountedText is such a value in a .reg file, as a whole line.
 func mountedText(signature uint32, off int64) string {
 	return "=hex(3):" + hexBytes(mountedValue(signature, off)) + "\n"
 }
@@ -47,12 +47,12 @@ func bcdText(signature uint32, off int64) string { return hexBytes(bcdDevice(sig
 type storedIn struct {
 	partition int
 	file      string
-	key       string                                   // of a hive that is exported; all when it is long
-	text      func(signature uint32, off int64) string // of a position, as hivexregedit exports it
+	key       string                                   // part of the hive to export; all if it is long
+	text      func(signature uint32, off int64) string // a position, in the format of hivexregedit
 	want      int                                      // positions
 }
 
-// windowsCase is an align of a disk that a Windows boots.
+// windowsCase is an align of a disk with a bootable Windows.
 type windowsCase struct {
 	disk   windowsDisk
 	flags  []string
@@ -77,8 +77,8 @@ func (d windowsDisk) volume(number int) windowsVolume {
 	panic("no such partition")
 }
 
-// run aligns the disk, and requires that the files of the result differ from those of the source in what names a
-// partition that moved, and in nothing else. It returns where the partitions are, and the copy.
+// run aligns the disk, and requires that the files of the result differ from the source only in references to moved
+// partitions. It returns the positions of the partitions, and the copy.
 func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	t.Helper()
 	source := c.disk.make(t)
@@ -98,7 +98,7 @@ func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	return now, dest
 }
 
-// check compares a hive before and after, as two programs read it and byte for byte.
+// check compares a hive before and after, byte for byte and with two programs.
 func (c windowsCase) check(t *testing.T, s storedIn, dest string, now map[int]int64) {
 	t.Helper()
 	v := c.disk.volume(s.partition)
@@ -151,10 +151,10 @@ func (c windowsCase) check(t *testing.T, s storedIn, dest string, now map[int]in
 	require.LessOrEqual(t, linesDiffer, 2*s.want, "a position of 8 bytes is in two lines at most")
 }
 
-// hexDumpLine is a line in which regfexport shows data.
+// hexDumpLine matches a line of data in the output of regfexport.
 var hexDumpLine = regexp.MustCompile(`^[0-9a-f]{8}: `)
 
-// reg is a key of a .reg file with binary values; names are as the file writes them.
+// reg is a key of a .reg file with binary values; names are as in the file.
 func reg(key string, values ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s]\n", key)
@@ -166,7 +166,7 @@ func reg(key string, values ...string) string {
 
 const windowsSignature = 0x1b2c3d4e
 
-// letters is a MountedDevices with drive letters for these offsets, from C: on, and what no move touches.
+// letters is a MountedDevices with drive letters for these offsets, from C: on, and data that no move changes.
 func letters(offs ...int64) string {
 	var values []string
 	for i, off := range offs {
@@ -222,15 +222,15 @@ func differing(was, now map[int]int64) []int {
 	return out
 }
 
-// The objects of the BCD of the corpus, and the partitions that they name there by the GUIDs of a GPT.
+// The objects of the corpus's BCD, and their partitions, named by GPT GUIDs.
 const (
 	bcdLoader   = `\Objects\{733b62e4-f608-11eb-825c-c112f60133ab}\Elements\`
 	bcdRecovery = `\Objects\{733b62e6-f608-11eb-825c-c112f60133ab}\Elements\`
 	bcdManager  = `\Objects\{9dea862c-5cdd-4e70-acc1-f32b344d4795}\Elements\`
 )
 
-// bcdOnMBR makes the BCD of the corpus name partitions of an MBR disk: the boot manager is on the first, Windows on the
-// second, and the recovery system is a file on the first, in an element that keeps all else as Windows wrote it.
+// bcdOnMBR changes the BCD of the corpus to partitions of an MBR disk: the boot manager is on the first, Windows on the
+// second, and the recovery system is a file on the first, in an element that is otherwise unchanged.
 func bcdOnMBR(t testing.TB, first, second int64) string {
 	t.Helper()
 	store := disktest.Corpus(t, "regipy/BCD.xz")
@@ -247,7 +247,7 @@ func bcdOnMBR(t testing.TB, first, second int64) string {
 			hexBytes(append(make([]byte, 16), bcdDevice(0x99999999, second)...))))
 }
 
-// Windows 7, moved from a disk of 255 heads and 63 sectors: \Boot\BCD on the partition that boots, Windows on the next.
+// Windows 7, moved from a disk of 255 heads and 63 sectors: \Boot\BCD on the boot partition, Windows on the next.
 func TestWindows7FindsItsPartitions(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"ntfs", "fat32"} {
@@ -283,7 +283,7 @@ func windows7(t *testing.T, kind string) windowsCase {
 	}}
 }
 
-// recoveryText is a ReAgent.xml, long enough to lie in a cluster, with space in front of the tag that names a place.
+// recoveryText is a ReAgent.xml that is long enough for a cluster, with space before the tag of a position.
 func recoveryText(off int64, space string) string {
 	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n" +
 		"  <WinreBCD id=\"{733b62e6-f608-11eb-825c-c112f60133ab}\"/>" + space +
@@ -294,8 +294,8 @@ func recoveryText(off int64, space string) string {
 			"guid=\"{00000000-0000-0000-0000-000000000000}\" index=\"0\"/>", 12) + "\n</WindowsRE>\n"
 }
 
-// Windows 10 as it lies in the corpus, with its own signature and offsets. It was copied from a Windows that ran, so
-// that hivex has to close it.
+// Windows 10 from the corpus, with its own signature and offsets. It was copied while running, so hivex has to recover
+// the hive.
 func TestWindows10OfTheCorpus(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
@@ -317,7 +317,7 @@ func TestWindows10OfTheCorpus(t *testing.T) {
 }
 
 // The other hive of the corpus, whose two partitions are aligned to 1 MiB and move for a larger boundary. It was copied
-// from a Windows that ran: as it is no byte of it may be changed, and hivex closes it.
+// from a running Windows: no byte of it may be changed, and hivex recovers it.
 func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
 	t.Parallel()
 	dirty := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
@@ -347,8 +347,8 @@ func windowsOnFAT(file string) windowsCase {
 	}
 }
 
-// What makes a change of a file useless or harmful is refused; with --allow-unbootable the copy is made, and the file
-// is as it was.
+// Useless or harmful changes of a file are refused; with --allow-unbootable the copy is made, and the file is
+// unchanged.
 func TestWindowsThatWasNotShutDown(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
@@ -412,7 +412,7 @@ func openLog(t *testing.T, raw string) {
 	t.Helper()
 	part := filepath.Join(t.TempDir(), "part")
 	require.NoError(t, os.WriteFile(part, readAt(t, raw, 63*sectorSize, 80_000*sectorSize), 0o600))
-	// Cluster of the first run, as ntfsinfo prints it.
+	// The cluster of the first run, in the output of ntfsinfo.
 	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part),
 		`Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
 	require.NoError(t, err)
@@ -425,8 +425,8 @@ func openLog(t *testing.T, raw string) {
 	disktest.WriteAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
 }
 
-// TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and has it checked as Linux does at its start: the
-// check finds nothing but the flag. Where the two FATs differ in the clusters of a file, a check can take either.
+// TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and checks it like Linux at its start: the check finds
+// only the flag. If the two FATs differ in the clusters of a file, a check can choose either.
 func TestDirtyFAT(t *testing.T) {
 	t.Parallel()
 	c := windowsOnFAT(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), ""))
@@ -444,7 +444,7 @@ func TestDirtyFAT(t *testing.T) {
 	part := filepath.Join(t.TempDir(), "part")
 	want := readAt(t, dest, moved.start*sectorSize, moved.size*sectorSize)
 	require.NoError(t, os.WriteFile(part, want, 0o600))
-	// it ends with 1 if it mends anything
+	// it ends with 1 if it repairs anything
 	out, _ := exec.Command(disktest.Tool(t, "fsck.fat"), "-a", part).CombinedOutput()
 	require.Contains(t, string(out), "Dirty bit is set")
 	want[flag] = 0
@@ -492,11 +492,12 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 	return d
 }
 
-// Windows NT 4 keeps its drive letters: hivex and libregf read the new places of both partitions, and nothing else new.
+// Windows NT 4 keeps its drive letters: hivex and libregf read the new positions of both partitions, and no other
+// change.
 func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
 	t.Parallel()
 	d := ntDisk(t, 4)
-	// A partition as a .reg file has it: no member of a set, healthy, and its start.
+	// A partition in a .reg file: not a member of a set, healthy, and its start.
 	text := func(_ uint32, start int64) string {
 		return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
 	}
@@ -515,8 +516,8 @@ func TestWindowsNT4WithSets(t *testing.T) {
 	require.NoFileExists(t, dest)
 }
 
-// A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk
-// is aligned, and its user is told.
+// A position that does not fit its file only costs the recovery system: Windows starts anyway, so the disk is aligned,
+// with a warning.
 func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
 	t.Parallel()
 	c := windows7(t, "ntfs")

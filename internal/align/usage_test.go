@@ -44,10 +44,10 @@ func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 	return e, f.fails
 }
 
-// packed is a source that is no file: a unit that is unpacked when it is read.
+// packed is a source that is not a file: a unit that is unpacked when it is read.
 type packed struct{ io.ReaderAt }
 
-// mapped returns a disk of these runs, one behind the other.
+// mapped returns a disk of these runs, one after the other.
 func mapped(runs ...disk.Run) disk.Mapped {
 	var size int64
 	for _, r := range runs {

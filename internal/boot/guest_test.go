@@ -55,7 +55,7 @@ func guestOf(n int) *boot.Guest {
 	return g
 }
 
-// Files are read of partitions that hold a volume, lie on the disk, and are no more than a disk has.
+// Files are read of partitions that hold a volume, lie on the disk, and are at most a disk has.
 func TestFilesOfPartitions(t *testing.T) {
 	const most = 128
 	reader(t, func() (guestfile.FS, error) { return files{}, nil })

@@ -14,19 +14,19 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// acceptedRow is a difference that is right, and why.
+// acceptedRow is a legitimate difference, with its reason.
 type acceptedRow struct {
 	kind   string
 	when   func(m *mutant, d difference) bool
 	reason string
 }
 
-// acceptedBy returns the index of the row that accepts a difference, -1 for none.
+// acceptedBy returns the index of the row that accepts a difference, or -1.
 func acceptedBy(m *mutant, d difference) int {
 	return slices.IndexFunc(accepted, func(a acceptedRow) bool { return a.kind == d.kind && a.when(m, d) })
 }
 
-// accepted are the differences that stay. A row names the field and the format that it is about, never a seed.
+// accepted lists differences that stay. A row names its field and format, never a seed.
 var accepted = []acceptedRow{
 	{
 		inScan, func(m *mutant, d difference) bool { return m.damaged && d.state == "judged" },
@@ -102,7 +102,7 @@ var accepted = []acceptedRow{
 				func(s differSlot) bool { return s.Type == "0" })
 			return len(named) < len(d.want.Partitions) && slices.EqualFunc(named, d.got.Partitions,
 				func(a, b differSlot) bool {
-					// its number counts those of type 0
+					// its number includes those of type 0
 					return a.Start == b.Start && a.Size == b.Size && a.Type == b.Type
 				})
 		},
@@ -231,7 +231,7 @@ var accepted = []acceptedRow{
 	},
 }
 
-// onlyVolumes reports whether the errors of inspect are volumes in partitions that stay, or refusals of the plan.
+// onlyVolumes reports whether all errors of inspect are volumes in partitions that stay, or refusals of the plan.
 func (a *jsonAnswer) onlyVolumes(plan *jsonAnswer) bool {
 	return a.Error != nil && !slices.ContainsFunc(a.Findings, func(f coded) bool {
 		stays := strings.HasPrefix(f.Subject, "partition ")
@@ -248,7 +248,7 @@ func (a *jsonAnswer) has(code string) bool {
 	return slices.ContainsFunc(slices.Concat(a.Findings, a.Refusals), func(c coded) bool { return c.Code == code })
 }
 
-// read is what the file that is opened begins with.
+// read returns the beginning of the opened file.
 func (m *mutant) read(n int) []byte {
 	b, err := os.ReadFile(m.path)
 	if err != nil {
@@ -260,7 +260,7 @@ func (m *mutant) read(n int) []byte {
 // field is the eight bytes at an offset.
 func (m *mutant) field(at int) []byte { return append(m.read(at+8), make([]byte, at+8)...)[at:][:8] }
 
-// halfLinked reports whether a boot record in a raw file has a link that names a place and lacks a type or sectors.
+// halfLinked reports whether a boot record in a raw file has a link with a place but without a type or sectors.
 func (m *mutant) halfLinked() bool {
 	b := m.read(32 << 20)
 	return slices.ContainsFunc(regions(b), func(r region) bool {
@@ -273,7 +273,7 @@ func (m *mutant) halfLinked() bool {
 	})
 }
 
-// soundRegions reports whether a region table of a VHDX is one.
+// soundRegions reports whether a region table of a VHDX is valid.
 func soundRegions(b []byte, at int) bool {
 	if at+64<<10 > len(b) {
 		return false
@@ -292,8 +292,8 @@ type region struct {
 	text     bool
 }
 
-// regions finds what describes the disk in a file of a valid image, by the specifications. Of a table it takes some
-// hundred bytes.
+// regions returns the metadata regions of a file of a valid image, according to the specifications. Of a table it
+// returns some hundred bytes.
 func regions(b []byte) []region {
 	r := &regionFinder{b: b}
 	switch {
@@ -332,7 +332,7 @@ func (r *regionFinder) le64(off int64) int64 { return int64(binary.LittleEndian.
 func (r *regionFinder) be32(off int64) int64 { return int64(binary.BigEndian.Uint32(r.at(off, 4))) }
 func (r *regionFinder) be64(off int64) int64 { return int64(binary.BigEndian.Uint64(r.at(off, 8))) }
 
-// most bounds the tables of one kind, and the bytes of one.
+// most limits the tables of one kind, and the bytes of one.
 const (
 	mostTables = 8
 	mostBytes  = 512
@@ -406,7 +406,7 @@ func (r *regionFinder) vhd() {
 	if !bytes.HasPrefix(r.b, []byte("conectix")) {
 		return
 	}
-	// what lies at 0 is no table
+	// there is no table at 0
 	r.found = slices.DeleteFunc(r.found, func(x region) bool { return x.name != "footer" })
 	r.add("copy of the footer", 0, 86, be)
 	r.add("dynamic header", 512, 64, be)
@@ -444,7 +444,7 @@ func (r *regionFinder) vhdx() {
 	}
 }
 
-// guest: what the disk itself says, of a file that holds it as it is.
+// guest: structures of the disk itself, in a file that holds it byte for byte.
 func (r *regionFinder) guest() {
 	le := binary.LittleEndian
 	r.add("MBR", 440, 72, le)
@@ -481,7 +481,7 @@ func (r *regionFinder) chain(box int64) {
 	}
 }
 
-// repair makes the checksums of a file right again.
+// repair recomputes the checksums of a file.
 func repair(b []byte) {
 	r := &regionFinder{b: b}
 	n := int64(len(b))

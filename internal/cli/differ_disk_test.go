@@ -19,12 +19,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// differDisk is a random disk that partitioning tools, mkfs and qemu-img make. Positions are in sectors.
+// differDisk is a random disk made by partitioning tools, mkfs and qemu-img. Positions are in sectors.
 type differDisk struct {
 	rng     *rand.Rand
 	seed    uint64
 	sectors int64
-	label   string // of sfdisk: dos, gpt; empty: no table
+	label   string // for sfdisk: dos or gpt; empty without a table
 	parts   []differPart
 	format  differFormat
 }
@@ -36,16 +36,16 @@ type differPart struct {
 	typ            string
 	logical        bool
 	name, guid     string
-	mkfs           []string // that makes its file system; nil: noise
+	mkfs           []string // command that makes its file system; nil: noise
 	data           int64    // the first cluster of a FAT, from start; 0: none
 }
 
-// extendedTypes are those of a partition that holds others.
+// extendedTypes are the types of extended partitions.
 var extendedTypes = []string{"5", "f", "85"}
 
 func (p differPart) extended() bool { return slices.Contains(extendedTypes, strings.ToLower(p.typ)) }
 
-// biosBoot is the GPT type of a BIOS boot partition, which has no verdict (PRODUCT.md) unless a volume lies there.
+// biosBoot is the GPT type of a BIOS boot partition, which has no verdict unless it contains a volume.
 const biosBoot = "21686148-6449-6E6F-744E-656564454649"
 
 // verdict returns the exit code of inspect for the partition: of its start, or of the first cluster if that is better.
@@ -65,14 +65,14 @@ func (p differPart) verdict() int {
 	return min(code(p.start), code(p.start+p.data))
 }
 
-// differFormat is how qemu-img stores a disk.
+// differFormat is a format of qemu-img.
 type differFormat struct {
 	name, suffix string
-	options      []string // of which one is drawn
+	options      []string // one of which is drawn
 	flags        []string
 }
 
-// qemuName is the format as qemu-img calls it.
+// qemuName returns qemu-img's name of the format.
 func qemuName(format string) string {
 	if format == "vhd" {
 		return "vpc"
@@ -106,7 +106,7 @@ var differFormats = []differFormat{
 	}},
 }
 
-// differRand is a source of numbers that nothing but its name decides.
+// differRand is a source of numbers that depends only on its name.
 func differRand(name ...any) *rand.Rand {
 	return rand.New(rand.NewChaCha8(sha256.Sum256(fmt.Append(nil, name...))))
 }
@@ -132,7 +132,7 @@ func drawDifferDisk(seed uint64) *differDisk {
 	return d
 }
 
-// after is a start at or behind at: at once, on a boundary, or anywhere.
+// after returns a start at or after at: directly, on a boundary, or anywhere.
 func (d *differDisk) after(at int64) int64 {
 	unit := []int64{1, 1, 8, 63, 128, 2048}[d.rng.IntN(6)]
 	return units.AlignUp(at+d.rng.Int64N(2)*d.rng.Int64N(1500), unit)
@@ -189,7 +189,7 @@ func (d *differDisk) guid() string {
 		r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48))
 }
 
-// draw draws a partition at or behind at, and moves that to its end.
+// draw draws a partition at or after at, and advances that to its end.
 func (d *differDisk) draw(number int, at *int64) differPart {
 	p := differPart{number: number, start: d.after(*at), sectors: 1 + d.rng.Int64N(2000)}
 	if d.rng.IntN(4) == 0 {
@@ -199,7 +199,7 @@ func (d *differDisk) draw(number int, at *int64) differPart {
 	return p
 }
 
-// drawMkfs draws a command that makes a file system in the file that its last argument names.
+// drawMkfs draws a command that makes a file system in the file that is its last argument.
 func drawMkfs(rng *rand.Rand) []string {
 	const uuid = "6f3a1d4e-1f2b-4c5d-8e9f-0a1b2c3d4e5f" // the same in each run
 	return [][]string{
@@ -230,7 +230,7 @@ func (d *differDisk) make(t *testing.T, dir string) string {
 	return raw
 }
 
-// dataArea finds the sector of the first cluster in the output of fsck.fat.
+// dataArea matches the sector of the first cluster in the output of fsck.fat.
 var dataArea = regexp.MustCompile(`Data area starts at byte \d+ \(sector (\d+)\)`)
 
 // content returns the first bytes of a partition.
@@ -257,7 +257,7 @@ func (d *differDisk) content(t *testing.T, p *differPart, dir string) []byte {
 	return disktest.ReadFile(t, part)
 }
 
-// partition has a tool write the table: sfdisk, or for some of the GPTs sgdisk.
+// partition writes the table with sfdisk, or some GPTs with sgdisk.
 func (d *differDisk) partition(t *testing.T, raw string) {
 	t.Helper()
 	switch {
@@ -275,7 +275,8 @@ func (d *differDisk) partition(t *testing.T, raw string) {
 	}
 }
 
-// sfdisk has the tool of that name write the table. Now and then it finds no room for a partition where there is some.
+// sfdisk writes the table with the program of this name. Sometimes it finds no room for a partition although there is
+// some.
 func (d *differDisk) sfdisk(t *testing.T, raw string) {
 	t.Helper()
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "--no-reread", "--no-tell-kernel", raw)
@@ -310,7 +311,7 @@ func (d *differDisk) script(raw string) string {
 	return b.String()
 }
 
-// image has qemu-img store the disk in its format, in dir.
+// image converts the disk to its format with qemu-img, in dir.
 func (d *differDisk) image(t *testing.T, raw, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "disk"+d.format.suffix)

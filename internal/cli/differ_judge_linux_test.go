@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// limits returns a function that reports what was used beyond the limits since.
+// limits returns a function that reports resources used beyond the limits since.
 func limits(t *testing.T) func() string {
 	t.Helper()
 	used := func() (uint64, time.Duration) {
@@ -68,7 +68,7 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	const most = 256 * units.MiB
 	qemu, complaint := qemuRead(t, format, m.path, size > most)
 	if complaint != "" {
-		// Where the disk cannot be read here either, a copy fails too.
+		// If the disk cannot be read here either, a copy fails too.
 		if _, err := io.Copy(io.Discard, io.NewSectionReader(s.Image.Disk, 0, min(size, most))); err == nil {
 			add(qemuSays, "%s", complaint)
 		}
@@ -93,10 +93,10 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	return out
 }
 
-// reasoned counts the copies that were compared with what JSON says of them, beside the rows of accepted.
+// reasoned counts the copies compared with their JSON, beside the rows of accepted.
 const reasoned = -1
 
-// differSeed makes the disk of a seed, and its mutants. Some are mutants of what trueup itself has written.
+// differSeed makes the disk of a seed, and its mutants. Some are mutants of trueup's own output.
 func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	t.Helper()
 	d, from, to := drawDifferDisk(seed), t.TempDir(), t.TempDir()
@@ -138,7 +138,7 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 }
 
 // TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read,
-// and wants a reason in JSON for each byte in which an aligned copy of them differs from the moved disk.
+// and requires a reason in JSON for each byte in which an aligned copy of them differs from the moved disk.
 // TRUEUP_DIFFER is the number of disks, TRUEUP_DIFFER_SEED the first seed, TRUEUP_DIFFER_MUTANTS the mutants of each.
 func TestDifferential(t *testing.T) {
 	if testing.Short() {

@@ -14,15 +14,15 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// mutant is an image of which some bytes were changed.
+// mutant is an image with changed bytes.
 type mutant struct {
 	parent  string   // file name
-	path    string   // what is opened
+	path    string   // file to open
 	done    []string // the changes
 	damaged bool     // tables of the container are broken
 }
 
-// differCorpus are small images of the corpus that are one file each.
+// differCorpus lists small images of the corpus that consist of one file.
 var differCorpus = []string{
 	"dfvfs/ext2.qcow2.xz", "dfvfs/ext2.vmdk.xz", "dfvfs/ext2.vhd.xz", "dfvfs/mbr.raw.gz", "dfvfs/lvm.qcow2.xz",
 	"keramics/fat16.qcow2.xz", "imagemounter/test.mbr.xz", "gptman/disk1.img", "mbrman/disk1.img", "mbrman/disk2.img",
@@ -30,7 +30,7 @@ var differCorpus = []string{
 
 var unpackedParents = map[string][]byte{}
 
-// corpusParent returns an image of the corpus, or other where there is no corpus.
+// corpusParent returns an image of the corpus, or other without a corpus.
 func corpusParent(t *testing.T, rng *rand.Rand, other string) string {
 	t.Helper()
 	name := differCorpus[rng.IntN(len(differCorpus))]
@@ -68,7 +68,7 @@ func mutate(t *testing.T, rng *rand.Rand, parent string) *mutant {
 	return m
 }
 
-// writeSparse writes a file with holes where b is zero.
+// writeSparse writes a file with holes in place of zeros.
 func writeSparse(t *testing.T, path string, b []byte) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -86,7 +86,7 @@ func writeSparse(t *testing.T, path string, b []byte) {
 	}
 }
 
-// change applies one to three changes, and for most mutants makes the checksums right again.
+// change applies one to three changes, and for most mutants recomputes the checksums.
 func (m *mutant) change(rng *rand.Rand, name string, b []byte) []byte {
 	all := regions(b)
 	for range 1 + rng.IntN(3)*rng.IntN(2) {
@@ -139,7 +139,7 @@ func (m *mutant) patch(rng *rand.Rand, name string, p []byte, r region) {
 	width := 1 << rng.IntN(4)
 	n := len(p) / width
 	at, from := rng.IntN(n)*width, rng.IntN(n)*width
-	if rng.IntN(2) == 0 { // what is used stands first
+	if rng.IntN(2) == 0 { // used entries come first
 		at = rng.IntN(min(n, 8)) * width
 	}
 	field := p[at : at+width]
@@ -176,7 +176,7 @@ func (m *mutant) patch(rng *rand.Rand, name string, p []byte, r region) {
 	m.did("%s, %s at %#x: % x instead of % x", name, r.name, r.off+int64(at), field, old)
 }
 
-// edit changes a text line by line, or one of its bytes. A text inside a file keeps its length.
+// edit changes a text line by line, or one byte. A text inside a file keeps its length.
 func (m *mutant) edit(rng *rand.Rand, name string, b []byte, r region) []byte {
 	text := slices.Clone(b[r.off : r.off+r.len])
 	lines := bytes.Split(text, []byte("\n"))

@@ -42,7 +42,7 @@ var differTargets = []string{
 	"qcow2:v2", "qcow2:v3", "qcow2:compressed",
 }
 
-// inspect is what inspect says, and its exit code.
+// inspect returns the result of inspect, and its exit code.
 func inspectJSON(t *testing.T, path string) (ended, *jsonAnswer) {
 	t.Helper()
 	end := trueup(t, "inspect", "--json", path)
@@ -51,11 +51,11 @@ func inspectJSON(t *testing.T, path string) (ended, *jsonAnswer) {
 	return end, a
 }
 
-// requireRead requires that a sound disk is read as the tools read it.
+// requireRead requires that a sound disk is read like the tools do.
 func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	t.Helper()
 	end, a := inspectJSON(t, path)
-	if d.label != "" { // what mkfs makes of a whole disk may be small enough to be unknown
+	if d.label != "" { // a file system on a whole disk may be small enough to be unknown
 		want := readSfdisk(t, raw)
 		require.Equal(t, want.Label, d.label)
 		require.Len(t, want.Partitions, len(d.parts))
@@ -79,8 +79,8 @@ func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	require.Empty(t, differentBytes(t, s.Image.Disk, raw, info.Size))
 }
 
-// differentBytes compares the first n bytes of a disk with those of a file, which is zero behind its end, and returns
-// where they differ.
+// differentBytes compares the first n bytes of a disk with a file, which is zero after its end, and returns the
+// differences.
 func differentBytes(t *testing.T, got io.ReaderAt, raw string, n int64) string {
 	t.Helper()
 	f, err := os.Open(raw)
@@ -108,7 +108,7 @@ func differentBytes(t *testing.T, got io.ReaderAt, raw string, n int64) string {
 	return ""
 }
 
-// jsonChanges is what JSON says that a copy changes.
+// jsonChanges is the list of changes of a copy in JSON.
 type jsonChanges struct {
 	NewSize  int64      `json:"new_size_bytes"`
 	Moves    []jsonGone `json:"moves"`
@@ -126,12 +126,12 @@ type jsonGone struct {
 	Size int64 `json:"size_bytes"`
 }
 
-// maxReasoned is the size of the disks that are compared in memory, in bytes.
+// maxReasoned limits the size of disks that are compared in memory, in bytes.
 const maxReasoned = 256 << 20
 
-// requireReasons wants a copy to differ from its moved source in the listed fields only, which hold the old values that
-// are listed; and one in which nothing moves, or is to be mended, not at all. What is refused, or cannot be read, is no
-// copy. It returns how many copies were made.
+// requireReasons requires that a copy differs from its moved source only in the listed fields, which had the listed old
+// values, and that a copy without moves or repairs does not differ. A refused or unreadable image has no copy. It
+// returns the number of copies.
 func requireReasons(t *testing.T, path string) (copies int) {
 	t.Helper()
 	s, err := OpenSource(path, realign.Reading{})
@@ -189,7 +189,7 @@ func requireReasons(t *testing.T, path string) (copies int) {
 	return copies
 }
 
-// moved returns a disk with what moves in its new places; the places that it leaves are zero.
+// moved returns a disk with moved data in its new places; the old places are zero.
 func moved(was []byte, c jsonChanges) []byte {
 	out := make([]byte, c.NewSize)
 	copy(out, was)
@@ -203,7 +203,7 @@ func moved(was []byte, c jsonChanges) []byte {
 	return out
 }
 
-// jsonAnswer is the part of the JSON of inspect, plan and a disk of convert that is compared.
+// jsonAnswer is the compared part of the JSON of inspect, plan and a disk of convert.
 type jsonAnswer struct {
 	Format     string     `json:"format"`
 	Image      *jsonImage `json:"image"`
@@ -263,7 +263,7 @@ func (c *coded) message() string {
 	return c.Message
 }
 
-// jsonRow is the row of an image in the report of scan.
+// jsonRow is the row of an image in the results of scan.
 type jsonRow struct {
 	Event   string `json:"event"`
 	State   string `json:"state"`
@@ -277,7 +277,7 @@ type jsonRow struct {
 	} `json:"disks"`
 }
 
-// differTable is a table of partitions as sfdisk prints it.
+// differTable is a partition table in sfdisk's JSON.
 type differTable struct {
 	Label      string       `json:"label"`
 	ID         string       `json:"id"`
@@ -294,7 +294,7 @@ type differSlot struct {
 	Boot  bool   `json:"bootable"`
 }
 
-// tableOf is the table of a report in sfdisk's words. of is the file that sfdisk reads.
+// tableOf returns the table of a report in sfdisk's terms. of is the file that sfdisk reads.
 func tableOf(a *jsonAnswer, of string) differTable {
 	out := differTable{Label: a.Table.Scheme, ID: a.Table.GUID}
 	switch a.Table.Scheme {
@@ -317,8 +317,7 @@ func tableOf(a *jsonAnswer, of string) differTable {
 	return out
 }
 
-// sort orders partitions and spells identifiers in one way. An entry of no sectors, which sfdisk lists, names no
-// partition.
+// sort orders partitions and normalizes identifiers. It drops entries without sectors, which sfdisk lists.
 func (d *differTable) sort() {
 	d.Partitions = slices.DeleteFunc(d.Partitions, func(s differSlot) bool { return s.Size == 0 })
 	d.ID = strings.ToUpper(d.ID)
@@ -340,7 +339,7 @@ func (d differTable) String() string {
 	return b.String()
 }
 
-// readSfdisk is the table that sfdisk finds in a raw file.
+// readSfdisk returns sfdisk's table of a raw file.
 func readSfdisk(t *testing.T, raw string) differTable {
 	t.Helper()
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "--json", raw)
@@ -358,7 +357,7 @@ func readSfdisk(t *testing.T, raw string) differTable {
 	return doc.PartitionTable
 }
 
-// qemuImg runs qemu-img and returns the first line of its complaint, empty when it has none.
+// qemuImg runs qemu-img and returns the first line of its error, or an empty string.
 func qemuImg(t *testing.T, args ...string) (stdout []byte, complaint string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), disktest.Patience)
@@ -377,31 +376,31 @@ func qemuImg(t *testing.T, args ...string) (stdout []byte, complaint string) {
 // Kinds of differences.
 const (
 	badEnding = "end"  // exit code, output or limits
-	inPlan    = "plan" // differs from inspect
+	inPlan    = "plan" // different from inspect
 	inScan    = "scan"
-	qemuSays  = "refused" // by qemu-img, and read here
+	qemuSays  = "refused" // unreadable for qemu-img, and read here
 	inSize    = "size"
 	inBytes   = "bytes"
 	inTable   = "table"
 )
 
-// difference is one between what was read and what it should be.
+// difference is a difference between actual and expected results.
 type difference struct {
 	kind, text string
 	inspect    *jsonAnswer
 	other      *jsonAnswer // of plan
 	state      string      // of the row of scan
-	planned    string      // code of the error that a plan of its disk met, as that row has it
+	planned    string      // error code of the plan of its disk, in that row
 	got, want  differTable
 }
 
-// copies reports whether convert would copy the image, as far as the container decides.
+// copies reports whether convert would copy the image, according to the container.
 func copies(s *realign.Source) bool {
 	refuses := func(f align.Finding) bool { return f.Effect >= ondisk.Refuse }
 	return !slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses)
 }
 
-// badEnd returns what is wrong with the end of a command.
+// badEnd returns the fault in the end of a command.
 func badEnd(e ended, a *jsonAnswer) (out []string) {
 	if !slices.Contains([]int{0, 1, 2, 3, 4}, e.code) {
 		out = append(out, fmt.Sprintf("exit code %d", e.code))
@@ -410,7 +409,7 @@ func badEnd(e ended, a *jsonAnswer) (out []string) {
 		out = append(out, fmt.Sprintf("%d lines of errors: %q", lines, e.stderr))
 	}
 	c := a.Error.code()
-	// a file that the image names
+	// a file that the image refers to
 	missing := c == "io" && strings.Contains(a.Error.Message, "no such file or directory")
 	if slices.Contains([]string{"internal", "io", "verify", "changed", "usage"}, c) && !missing {
 		out = append(out, fmt.Sprintf("code %q: %s", c, a.Error.Message))
@@ -462,7 +461,7 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 	return out
 }
 
-// code is that of the error of an image, or of its one disk.
+// code returns the error code of the image, or of its only disk.
 func (r *jsonRow) code() string {
 	if r.Error == nil {
 		return r.unplanned()
@@ -470,7 +469,7 @@ func (r *jsonRow) code() string {
 	return r.Error.code()
 }
 
-// unplanned is the code of the error that kept the one disk from being planned.
+// unplanned returns the error code of the plan of the only disk.
 func (r *jsonRow) unplanned() string {
 	if len(r.Disks) != 1 {
 		return ""
@@ -478,14 +477,14 @@ func (r *jsonRow) unplanned() string {
 	return r.Disks[0].Unplanned.code()
 }
 
-// qemuReading is a disk as qemu-img reads it.
+// qemuReading is a disk read by qemu-img.
 type qemuReading struct {
 	size int64
 	raw  string
-	read int64 // how much of it is in raw
+	read int64 // number of bytes in raw
 }
 
-// qemuRead has qemu-img read an image: all of it, or the first 64 MiB of what may be large.
+// qemuRead reads an image with qemu-img: all of it, or the first 64 MiB of a possibly large one.
 func qemuRead(t *testing.T, format, path string, large bool) (q qemuReading, complaint string) {
 	t.Helper()
 	q.raw = filepath.Join(t.TempDir(), "qemu.raw")
@@ -510,8 +509,7 @@ func qemuRead(t *testing.T, format, path string, large bool) (q qemuReading, com
 	return q, complaint
 }
 
-// What three commands may take of this process: far more than the budgets that other tests hold, so that what explodes
-// shows.
+// Resource limits of three commands in this process: far more than the budgets in other tests, to notice explosions.
 const (
 	mostMemory    = 512 << 20
 	mostProcessor = 30 * time.Second

@@ -43,7 +43,7 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 	require.NotContains(t, out.String(), "`")
 }
 
-// No line of help is longer than a terminal that says nothing of its width.
+// No line of help is longer than the default width of a terminal.
 func TestHelpWithinItsWidth(t *testing.T) {
 	for _, name := range []string{
 		"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan", "report", "version",
@@ -57,7 +57,7 @@ func TestHelpWithinItsWidth(t *testing.T) {
 	}
 }
 
-// No command has more flags of its own than a reader takes in.
+// No command has more flags than a reader can take in.
 func TestFewFlags(t *testing.T) {
 	for _, cmd := range newRoot("test", &Base{}).Commands() {
 		flags := 0
@@ -72,14 +72,14 @@ func TestFewFlags(t *testing.T) {
 	}
 }
 
-// Directives to the shells. Spec: cobra's ShellCompDirective.
+// Shell completion directives. Spec: cobra's ShellCompDirective.
 const (
 	files   = ":0\n"
 	nothing = ":4\n"
 	folders = ":16\n"
 )
 
-// The shells complete files and folders where an argument is one.
+// The shells complete files and folders for arguments of these kinds.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct {
 		line []string
@@ -118,7 +118,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A command line that is nearly right, or right for another tool, says what was meant.
+// A command line that is nearly right, or right for another tool, gets a suggestion.
 func TestDidYouMean(t *testing.T) {
 	own(t)
 	require.NoError(t, os.Mkdir("lib", 0o700))
@@ -167,7 +167,7 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// A flag with its default excludes no other one, and needs none.
+// A flag with its default value excludes and requires no other flag.
 func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	t.Parallel()
 	for line, refused := range map[string]string{
@@ -208,16 +208,15 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 }
 
 var (
-	// joinedText matches what joins two lines of a text in Go.
+	// joinedText matches the join of two lines of a text in Go.
 	joinedText = regexp.MustCompile(`" ?\+\n\s*"`)
-	// suggestion matches a command in a text, or in a call that builds one, up to what is another sentence or program.
+	// suggestion matches a command in a text, or in a call that builds one, up to the next sentence or program.
 	suggestion = regexp.MustCompile(`(?:\btrueup |(?:shell|Work)\.Command\(")([a-z]+)\b([^.;:&|()\n]*)`)
-	// flagIn matches a flag behind a command.
+	// flagIn matches a flag after a command.
 	flagIn = regexp.MustCompile(`[ /"'](--[a-z][a-z-]+|-[a-z])\b`)
 )
 
-// unknownIn adds the commands in a text with their flags to found, and returns those that the table of flags does not
-// have.
+// unknownIn adds the commands in a text with their flags to found, and returns those that the table of flags lacks.
 func unknownIn(text string, found map[string]bool) (unknown []string) {
 	root := Commands("test")
 	for _, m := range suggestion.FindAllStringSubmatch(joinedText.ReplaceAllString(text, ""), -1) {
@@ -236,7 +235,7 @@ func unknownIn(text string, found map[string]bool) (unknown []string) {
 	return unknown
 }
 
-// Each command line in a text of the program is one of the table of flags.
+// Each command line in a text of the program fits the table of flags.
 func TestSuggestionsAreOfTheTable(t *testing.T) {
 	found := map[string]bool{}
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

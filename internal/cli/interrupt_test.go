@@ -30,7 +30,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Ctrl-C before there is anything to tell leaves a report that says so.
+// Ctrl-C at the start of a run produces a report that says so.
 func TestScanInterruptedAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk.raw"), make([]byte, 1<<20), 0o644))
@@ -70,7 +70,7 @@ func TestInterruptBeforeMove(t *testing.T) {
 	require.NoFileExists(t, "disk.img.trueup")
 }
 
-// moving is a context that is cancelled as soon as a file is there.
+// moving returns a context that is cancelled as soon as a file exists.
 type moving struct {
 	context.Context
 	file string
@@ -83,9 +83,8 @@ func (m moving) Err() error {
 	return nil
 }
 
-// TestInterruptInMove interrupts a move, and the resume of that: both say which commands go on, and not in the words of
-// Go. Until an undo brings the disk back, no other command takes it for one, also under a name beside which no journal
-// is.
+// TestInterruptInMove interrupts a move, and its resume: both messages name the commands that continue, and not in the
+// words of Go. Until undo restores the disk, no other command reads it as a disk, also under a name without a journal.
 func TestInterruptInMove(t *testing.T) {
 	t.Chdir(t.TempDir())
 	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
@@ -132,7 +131,7 @@ func TestInterruptInMove(t *testing.T) {
 	require.Equal(t, []byte(disk), now)
 }
 
-// A run that holds says what it does, above a bar where there is one.
+// A waiting run prints its action above any bar.
 func TestInterruptIsAnswered(t *testing.T) {
 	const line = "trueup: interrupted: doing this; interrupt again to end at once\n"
 	var e ending
@@ -156,7 +155,7 @@ type goneBar struct{}
 
 func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
-// Only a copy has a source that stays as it is.
+// Only a copy has a source that stays unchanged.
 func TestInterruptedResults(t *testing.T) {
 	for command, want := range map[string]string{
 		"align":   "no copy was made, and the source is unchanged",
@@ -168,7 +167,7 @@ func TestInterruptedResults(t *testing.T) {
 	}
 }
 
-// Before anything is begun the signal ends the run, and nothing else is printed.
+// Before a run has begun anything, a signal ends it, and nothing else is printed.
 func TestInterruptBeforeAnything(t *testing.T) {
 	var e ending
 	var out, errs bytes.Buffer
@@ -186,7 +185,7 @@ func TestInterruptBeforeAnything(t *testing.T) {
 	}
 }
 
-// What a report on the terminal says stands there once.
+// A text of a report on the terminal appears once.
 func TestNothingIsSaidTwice(t *testing.T) {
 	bad := AfterReport(errors.New("x.ova!a.vmdk: no disk image"), true)
 	for seen, want := range map[bool]string{true: "", false: "trueup: x.ova!a.vmdk: no disk image\n"} {
@@ -209,8 +208,7 @@ const (
 // refused is the outcome of a command that changes no byte and names another command.
 const refused = "refused"
 
-// TestJournalsOfEarlierVersions resumes, undoes and finishes work that commit df2a663f left on disk, killed at each of
-// its states.
+// TestJournalsOfEarlierVersions resumes, undoes and finishes work of commit df2a663f, killed in each of its states.
 func TestJournalsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]struct{ resume, undo, finish string }{
@@ -250,7 +248,7 @@ func TestJournalsOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// TestMarkOfEarlierVersions inspects a disk that commit df2a663f began to write to a device.
+// TestMarkOfEarlierVersions inspects a device that commit df2a663f began to write.
 func TestMarkOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	end := trueup(t, "inspect", filepath.Join(unpackJournal(t, "device-marked"), "d.raw"))
@@ -271,7 +269,7 @@ func sums(t *testing.T, folder string) map[string]string {
 	return out
 }
 
-// unpackJournal unpacks the files of one state into a folder, and gives its journal their inode numbers.
+// unpackJournal unpacks the files of one state into a folder, and writes their inode numbers into its journal.
 func unpackJournal(t *testing.T, state string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -309,8 +307,8 @@ func unpackJournal(t *testing.T, state string) string {
 	return folder
 }
 
-// withInodes replaces the inode numbers in the plan of a journal. inodes has a line for each file: the number that it
-// had, and its name. The comment of package journal has the places.
+// withInodes replaces the inode numbers in the plan of a journal. inodes has a line for each file: its old number and
+// its name. The offsets are in the comment of package journal.
 func withInodes(t *testing.T, b []byte, folder, inodes string) []byte {
 	t.Helper()
 	const (

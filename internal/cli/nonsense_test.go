@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// foreignWords are words of Go's libraries, which say nothing to a user.
+// foreignWords are terms of Go's libraries, which mean nothing to a user.
 var foreignWords = regexp.MustCompile(`strconv|parsing|invalid (argument|syntax|duration)|shorthand|exec: |: (open|` +
 	`stat|lstat|listen unix) |time: |pflag|cobra|%!|0x[0-9a-f]{8}|: :|\?[;:.]`)
 
-// isNonsense asserts of a wrong command line an exit code and an error of one line, as text and as JSON.
+// isNonsense requires that a wrong command line has an exit code and an error of one line, as text and as JSON.
 func isNonsense(t *testing.T, codes []int, want string, args ...string) {
 	t.Helper()
 	text := trueup(t, args...)
@@ -47,7 +47,7 @@ func isNonsense(t *testing.T, codes []int, want string, args ...string) {
 	}
 }
 
-// nonsense makes a folder with an image, a text, a folder and a file that nobody may read.
+// nonsense makes a folder with an image, a text, a folder and an unreadable file.
 func nonsense(t *testing.T) {
 	t.Helper()
 	own(t)
@@ -59,7 +59,7 @@ func nonsense(t *testing.T) {
 	require.NoError(t, os.Link("src.img", "hard.img"))
 }
 
-// usual returns arguments that a command can take.
+// usual returns valid arguments of a command.
 func usual(cmd *cobra.Command) (args []string) {
 	for _, name := range strings.Fields(cmd.Use)[1:] {
 		switch strings.TrimSuffix(name, "...") {
@@ -91,7 +91,7 @@ func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
 	}
 }
 
-// A value that a flag cannot have is named, with those that it can have.
+// An invalid value of a flag is named, with the valid ones.
 func TestNonsenseValues(t *testing.T) {
 	nonsense(t)
 	free := map[string]bool{} // flags whose values are any text
@@ -123,7 +123,7 @@ func TestNonsenseValues(t *testing.T) {
 	require.Greater(t, n, 100)
 }
 
-// A value that is nearly right is suggested.
+// A value that is nearly right gets a suggestion.
 func TestNearlyRightValues(t *testing.T) {
 	nonsense(t)
 	for line, want := range map[string]string{
@@ -154,8 +154,8 @@ func TestNearlyRightValues(t *testing.T) {
 	}
 }
 
-// Arguments that name nothing, too much or the wrong thing are an error of one line, and its class is the exit code: 64
-// for a command line that is wrong by its words, 1 for what the disk has, 4 for what is refused.
+// Missing, surplus or wrong arguments are an error of one line, whose class is the exit code: 64 for a wrong command
+// line, 1 for the content of the disk, 4 for a refusal.
 func TestNonsenseArguments(t *testing.T) {
 	nonsense(t)
 	_, noFio := exec.LookPath("fio")
@@ -225,7 +225,7 @@ func TestNonsenseArguments(t *testing.T) {
 			continue
 		}
 		if noFio != nil && c.args[0] == "bench" && !strings.HasPrefix(c.want, "bench") {
-			continue // which is asked for its version first
+			continue // which is first run with --version
 		}
 		isNonsense(t, []int{c.code}, c.want, c.args...)
 	}

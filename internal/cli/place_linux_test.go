@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// node makes a file that holds nothing. A block device needs a right that most users have not.
+// node makes an empty special file. Most users cannot make a block device.
 func node(t *testing.T, name string, kind uint32) {
 	t.Helper()
 	if err := unix.Mknod(name, kind|0o600, int(unix.Mkdev(1, 3))); err != nil {
@@ -23,12 +23,12 @@ func node(t *testing.T, name string, kind uint32) {
 	}
 }
 
-// file makes a file of a text.
+// file makes a file with a text.
 func file(name, text string) func(*testing.T) {
 	return func(t *testing.T) { t.Helper(); put(t, name, []byte(text)) }
 }
 
-// qcow2 makes an image that begins with its signature.
+// qcow2 makes a file with the signature of a qcow2.
 func qcow2(name string) func(*testing.T) {
 	return func(t *testing.T) { t.Helper(); putImage(t, name) }
 }
@@ -45,15 +45,15 @@ func symlink(to, name string) func(*testing.T) {
 
 func noFile(*testing.T) {}
 
-// both makes one thing after the other.
+// both makes one after the other.
 func both(one, other func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { t.Helper(); one(t); other(t) }
 }
 
-// ovfOf is the envelope of a machine whose disk has a name.
+// ovfOf returns the envelope of a machine whose disk has this file name.
 func ovfOf(disk string) string { return strings.Replace(envelope, "d.vmdk", disk, 1) }
 
-// neededBy answers for a file of an image: a report, and a copy with --force and without.
+// neededBy returns expectations for a file of an image: as a report, and as a copy with and without --force.
 func neededBy(image string) map[string]string {
 	return every("64 would overwrite a file that "+image+" needs",
 		"copy", "64 belongs to "+image, "force", "64 belongs to "+image)
@@ -160,14 +160,14 @@ func forgedPackageAt(name string) func(*testing.T) {
 	return func(t *testing.T) { t.Helper(); put(t, name, forgedPackage()) }
 }
 
-// TestPlaces has every command write every file of its own where something stands already. What stands there is hurt by
-// none, and a report never takes the place of an image, of what an image needs, or of a node.
+// TestPlaces writes every output of every command to names that exist already. Existing files are never damaged, and a
+// report never replaces an image, a file that an image needs, or a special file.
 func TestPlaces(t *testing.T) {
 	for _, s := range standings {
 		for _, w := range writings {
 			title := s.name + ", " + w.name
 			if s.want[w.role] == "" || !disktest.Share(title) {
-				continue // a disk cannot be written there at all, or not the share of make test
+				continue // a disk cannot be written there at all, or it is not in the share of make test
 			}
 			t.Run(title, func(t *testing.T) {
 				t.Chdir(t.TempDir())
@@ -181,10 +181,10 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// crashEnv makes the test binary crash in the way that its value names.
+// crashEnv makes the test binary crash in the given way.
 const crashEnv = "TRUEUP_TEST_CRASH"
 
-// crashes are ends that Go's runtime gives the exit status 2.
+// crashes lists crashes for which Go's runtime sets the exit status 2.
 var crashes = map[string]func(){
 	"memory": func() {
 		limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
@@ -211,7 +211,7 @@ var crashes = map[string]func(){
 	},
 }
 
-// A crash never ends with 2 or any other code that is a verdict, and leaves no core file.
+// A crash never ends with 2 or another exit code of a verdict, and leaves no core file.
 func TestCrashIsNoVerdict(t *testing.T) {
 	if crash, ok := crashes[os.Getenv(crashEnv)]; ok {
 		AbortOnCrash()

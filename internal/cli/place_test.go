@@ -23,7 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// ended is what one run of a command left behind.
+// ended is the result of a run of a command.
 type ended struct {
 	code           int
 	stdout, stderr string
@@ -37,7 +37,7 @@ func trueup(t *testing.T, args ...string) ended {
 	return ended{code, stdout.String(), stderr.String()}
 }
 
-// writing is one file that a command writes: the command line with PLACE where its name goes.
+// writing is a file that a command writes: the command line with PLACE for its name.
 type writing struct {
 	name, role string // role: report, script, copy, force
 	args       []string
@@ -60,23 +60,23 @@ var writings = []writing{
 	{"convert --force", "force", []string{"convert", "--force", "src.img", "PLACE", "--to", "raw"}},
 }
 
-// A DEST that is a block device is written as one. This one is none that the kernel has.
+// A DEST that is a block device is written as one. This one does not exist in the kernel.
 const (
 	unlisted = "1 /sys does not list the device"
 	forced   = "64 is a block device: replace --force with --overwrite-content"
 )
 
-// standing is what stands under a name already. want has for each role the exit code and what the message says, in
-// front of which stands the name; "0" for a file that is written.
+// standing is an existing file at a name. want has for each role the exit code and the message, which the name
+// precedes; "0" for a file that is written.
 type standing struct {
 	name string
 	make func(t *testing.T)
 	want map[string]string
-	// through is the file that is written when the name is a link.
+	// through is the file that is written if the name is a link.
 	through string
 }
 
-// every gives all roles one answer, but for those that differ.
+// every returns the same expectation for all roles, with exceptions.
 func every(text string, differ ...string) map[string]string {
 	m := map[string]string{"report": text, "script": text, "copy": text, "force": text}
 	for i := 0; i < len(differ); i += 2 {
@@ -178,7 +178,7 @@ func requirePlace(t *testing.T, s standing, w writing) {
 	require.Equal(t, before, after)
 }
 
-// state is what the folder holds: kinds, sizes, and the first bytes of files.
+// state returns the content of the folder: kinds, sizes, and the first bytes of files.
 func state(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -197,7 +197,7 @@ func state(t *testing.T) map[string]string {
 	return maps.Clone(out)
 }
 
-// own is a folder with a disk, as the folder that the user is in.
+// own returns a folder with a disk, as the working directory.
 func own(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -210,7 +210,7 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// A run that was killed had the same process id, or a program does that runs in another container.
+// A killed run had the same process ID, or a program in another container has it.
 func TestAReportWithItsOwnNameTaken(t *testing.T) {
 	own(t)
 	partial := ".report." + strconv.Itoa(os.Getpid()) + ".partial"

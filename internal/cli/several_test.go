@@ -27,7 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// putSeveral makes images that inspect ends with their codes: 0, 2, 3, and 4 for a move that was interrupted.
+// putSeveral makes images for which inspect returns its codes: 0, 2, 3, and 4 for an interrupted move.
 func putSeveral(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -39,8 +39,8 @@ func putSeveral(t *testing.T) {
 		[]string{"move", "--allow-unbootable", "4.img"}, &out, &errs), errs.String())
 }
 
-// Several images are shown as each alone, and the worst exit code counts, as for scan: an error, then a refusal, which
-// is an error of scan.
+// Several images are shown like single ones, and the worst exit code counts, like for scan: an error, then a refusal,
+// which is an error of scan.
 func TestInspectSeveral(t *testing.T) {
 	putSeveral(t)
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func oneLine(t *testing.T, object string) string {
 	return b.String() + "\n"
 }
 
-// stopper is output that has a run interrupted, or fails, when it is written to.
+// stopper is an output that interrupts the run or fails when it is written to.
 type stopper struct {
 	bytes.Buffer
 	err error
@@ -106,7 +106,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 	return len(p), errors.Join(s.err, os.WriteFile("stop", nil, 0o600))
 }
 
-// A signal ends the run before the next image, and so does output that cannot be written.
+// A signal ends the run before the next image, and so does an output that cannot be written.
 func TestInspectSeveralEnds(t *testing.T) {
 	putSeveral(t)
 	run := func(ctx context.Context, out *stopper, args ...string) (int, string) {
@@ -161,8 +161,8 @@ func TestConnectionsThatAreNotUsedEnd(t *testing.T) {
 	require.NoError(t, <-ended, "its only client has left")
 }
 
-// A sound image whose tables are larger than what may be read for one image keeps the verdict that it has without
-// --check, also as one of several disks of a package.
+// A sound image whose tables exceed the read limit keeps its verdict without --check, also as one of several disks of a
+// package.
 func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	t.Chdir(t.TempDir())
 	misaligned := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
@@ -198,7 +198,7 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	}
 }
 
-// The name of a packed file cannot command the terminal. This one says that it unpacks to 2^60 bytes.
+// The name of a packed file cannot control the terminal. This one claims to unpack to 2^60 bytes.
 func TestPackedWarningIsSafe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	name := "a\x1b[31m\n.img.zst"
@@ -237,7 +237,7 @@ type logged struct {
 	Result                     json.RawMessage `json:"result"`
 }
 
-// A log has a line for each beginning and for each end, with the result that the command printed.
+// A log has a line for each start and each end, with the result that the command printed.
 func TestLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	source := dummyDisk(t, "", "DUMMYVOL")
@@ -280,7 +280,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// The records of a large report take more memory than the limit of a usual run.
+// The records of a large report need more memory than the limit of a usual run.
 func TestLargeHeapIsSeldomCollected(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
 	defer func() {

@@ -25,8 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// The tests of this file add an entry to a table of contents, and see it where users do: nothing else knows the
-// entries.
+// The tests of this file add an entry to a table, and check it from the outside: no other code may need a change.
 
 // with adds an entry to a table until the test ends.
 func with[T any](t *testing.T, table *[]T, entry T) {
@@ -74,8 +73,8 @@ func TestProberIsOneEntry(t *testing.T) {
 	require.Contains(t, trueup(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }
 
-// A loader that goes by the table is described by its fields, one that does not by its Find, in sector 0 and in the
-// boot sector of a partition.
+// A loader described by the table alone is found by its fields, any other by its Find, in sector 0 and in the boot
+// sector of a partition.
 func TestBootLoaderIsOneEntry(t *testing.T) {
 	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
 	require.Contains(t, trueup(t, "inspect", byTable).stdout, "the code in sector 0 is unknown")
@@ -132,7 +131,7 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 	require.Contains(t, trueup(t, "scan", "--help").stdout, "prometheus, dummy")
 }
 
-// flat is a format of one header sector, by which it is known, in front of the bytes of the disk.
+// flat is a format with a header of one sector before the bytes of the disk.
 type flat struct{ driver.WriteFile }
 
 const flatHeader = "DUMMYIMG"

@@ -26,13 +26,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// verdictDisks is the number of random disks of TestOneVerdict. One of verdictCopies is copied, too.
+// verdictDisks is the number of random disks of TestOneVerdict. One of verdictCopies is also copied.
 const (
 	verdictDisks  = 1000
 	verdictCopies = 8
 )
 
-// judged holds the fields of the JSON of inspect, plan, align and of a row of scan that decide about a move.
+// judged holds the fields in the JSON of inspect, plan, align and of a row of scan that decide about a move.
 type judged struct {
 	Path, Verdict string
 	Exit          int             `json:"exit_code"`
@@ -46,18 +46,18 @@ type judged struct {
 	Priority *struct{ Command string }
 }
 
-// action returns the action of an advice, "none" without one.
+// action returns the action of an advice, or "none".
 func action(t *testing.T, advice json.RawMessage) string {
 	t.Helper()
 	var a struct{ Action string }
-	if advice == nil { // a row leaves it out
+	if advice == nil { // a row omits it
 		return "none"
 	}
 	require.NoError(t, json.Unmarshal(advice, &a))
 	return a.Action
 }
 
-// randomDisk returns a disk with one to four partitions from starts that guests have used, with volumes in most.
+// randomDisk returns a disk with one to four partitions at starts of real guests, with volumes in most.
 func randomDisk(rng *rand.Rand) forge.Bytes {
 	starts := []uint32{34, 40, 56, 63, 64, 100, 126, 128, 2047, 2048, 2049}
 	types := []byte{0x83, 7, 6, 0x82, 0x8e, 0xfd, 0xb}
@@ -78,7 +78,7 @@ func randomDisk(rng *rand.Rand) forge.Bytes {
 	return f
 }
 
-// TestOneVerdict requires of random disks that inspect, plan, align and all reports of a scan have one verdict and one
+// TestOneVerdict requires that inspect, plan, align and all reports of a scan of random disks have the same verdict and
 // advice: texts, JSON, CSV, ranks, scripts, commands of a worklist and exit codes.
 func TestOneVerdict(t *testing.T) {
 	t.Chdir(t.TempDir())
@@ -87,7 +87,7 @@ func TestOneVerdict(t *testing.T) {
 	for n := range disks {
 		writeSparse(t, fmt.Sprintf("d%03d.img", n), randomDisk(rng))
 	}
-	// One scan: the allocated bytes of new files, which count for a rank, change while the kernel writes them.
+	// One scan only: the allocated bytes of new files, which count for a rank, change while the kernel writes them.
 	trueup(t, "scan", "--isolation", "none", "-o", "json", "--out", "rows", "--script", "fix.sh", ".")
 	inCSV := map[string]map[string]string{}
 	lines, err := csv.NewReader(strings.NewReader(trueup(t, "report", "-o", "csv", "rows").stdout)).ReadAll()
@@ -148,7 +148,7 @@ func TestOneVerdict(t *testing.T) {
 	require.Equal(t, disks, rows)
 }
 
-// requireCopy has align do what plan shows, and requires of the copy a verdict that is no worse, and a plan that moves
+// requireCopy aligns as planned, and requires that the verdict of the copy is not worse, and that its plan moves
 // nothing.
 func requireCopy(t *testing.T, path string, in, plan judged, code int) {
 	t.Helper()
@@ -171,7 +171,7 @@ func requireCopy(t *testing.T, path string, in, plan judged, code int) {
 // agreeSectors is the size of a volume below, in sectors.
 const agreeSectors = 6000
 
-// agreeVolumes make a volume of each kind at a place of a disk.
+// agreeVolumes maps kinds to functions that make such a volume at a place of a disk.
 var agreeVolumes = map[string]func(f forge.Bytes, lba, sectors int64){
 	"apfs": volumeforge.PutAPFS, "btrfs": volumeforge.PutBtrfs, "exfat": fsforge.PutExFAT,
 	"ext2": fsforge.PutExt, "f2fs": volumeforge.PutF2FS, "fat16": fsforge.PutFAT16,
@@ -194,12 +194,12 @@ var agreeVolumes = map[string]func(f forge.Bytes, lba, sectors int64){
 	"nothing": func(forge.Bytes, int64, int64) {},
 }
 
-// inside makes of a function that fills a volume one that fills a part of a disk.
+// inside adapts a function that fills a volume to one that fills a part of a disk.
 func inside(put func(f forge.Bytes)) func(f forge.Bytes, lba, sectors int64) {
 	return func(f forge.Bytes, lba, sectors int64) { put(f[lba*units.SectorSize:][:sectors*units.SectorSize]) }
 }
 
-// agreePlaces are disks with a place for a volume.
+// agreePlaces lists disks with a place for a volume.
 var agreePlaces = map[string]struct {
 	lba  int64
 	disk func() forge.Bytes
@@ -232,14 +232,14 @@ func TestCommandsAgree(t *testing.T) {
 				rng := differRand(kind, place)
 				at := p.lba*units.SectorSize + rng.Int64N(600)
 				if rng.IntN(2) == 0 {
-					at += 1024 // the superblock of many
+					at += 1024 // one of many superblocks
 				}
 				f[at] ^= 1 << rng.IntN(8)
 				requireAgreement(t, fmt.Sprintf("%s, %#x is % x", place, at, f[at]), f)
 			}
 		})
 	}
-	t.Run("vmfs", func(t *testing.T) { // whose marks lie far behind its start
+	t.Run("vmfs", func(t *testing.T) { // whose signatures are far after its start
 		const sectors = 48000
 		for _, lba := range []uint32{63, 2048} {
 			f := tableforge.NewMBR(int(lba)+sectors, tableforge.Slot{Type: 0xfb, Start: lba, Sectors: sectors})

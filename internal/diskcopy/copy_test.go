@@ -49,7 +49,7 @@ func (s source) disk() disk.Disk {
 	})
 }
 
-// ReadAt gives bytes that tell their place, never zero, and zeros outside of the data.
+// ReadAt returns bytes that tell their place, never zero, and zeros outside of the data.
 func (s source) ReadAt(p []byte, off int64) (int, error) {
 	if s.reads != nil {
 		s.reads.Add(1)
@@ -309,7 +309,7 @@ func TestSizeEndsWhenItIsCancelled(t *testing.T) {
 	}
 }
 
-// Scattered data are read in stretches of 64 KiB, not in whole chunks: what lies between them is left out.
+// Scattered data are read in stretches of 64 KiB, not in whole chunks: what lies between them is omitted.
 func TestScatteredDataAreReadAlone(t *testing.T) {
 	data := []disk.Range{
 		{Off: 0, Len: 1}, {Off: mib - 1, Len: 2}, {Off: 5*mib + 200*kib, Len: 64 * kib}, {Off: 64*mib - 512, Len: 512},

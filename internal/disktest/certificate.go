@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Certificate makes files with a certificate of loopback that signs itself, and with its key.
+// Certificate writes a self-signed certificate for loopback and its key.
 func Certificate(t testing.TB) (cert, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

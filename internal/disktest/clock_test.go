@@ -16,19 +16,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// clockCalls are what a test watches the clock with. WaitFor and Spent stand in for them.
+// clockCalls lists calls that watch the clock. WaitFor and Spent replace them.
 var clockCalls = []string{
 	"time.Sleep", "time.Since", "time.Tick", "require.Eventually", "require.Never",
 	"assert.Eventually", "assert.Never",
 }
 
-// limitCalls are those that end something after a time, their last argument. It is to be Patience.
+// limitCalls lists calls whose last argument is a time limit. It must be Patience.
 var limitCalls = []string{"context.WithTimeout", "context.WithDeadline", "time.After"}
 
-// timeFlags are flags that end a program after a time. Less than ten minutes need a reason.
+// timeFlags lists flags that end a program after a time. Less than ten minutes needs a reason.
 var timeFlags = regexp.MustCompile(`^--?(timeout|runtime|seconds)(?:=(.+))?$`)
 
-// clockAllowed are the calls that synchronise and assert nothing, each with its reason.
+// clockAllowed lists calls that synchronize and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
 	"cmd/trueup/scan_test.go time.Sleep":        "a writer that is not to fill the disk",
 	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
@@ -102,7 +102,7 @@ func shortFlag(words []ast.Expr) string {
 	return "--" + m[1]
 }
 
-// nameOf returns a name with that of its package, empty for another expression.
+// nameOf returns a name with its package, or an empty string for another expression.
 func nameOf(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.Ident:
@@ -115,7 +115,7 @@ func nameOf(n ast.Node) string {
 	return ""
 }
 
-// A test waits for what it needs, however busy the machine is, and bounds work by what is counted.
+// Tests wait for events, however busy the machine is, and limit work by counts.
 func TestTestsDoNotWatchTheClock(t *testing.T) {
 	root := moduleRoot(t)
 	seen := map[string]bool{}

@@ -13,15 +13,15 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Bounds of Check, so that it can be given a disk of terabytes.
+// Limits of Check, so that it can check a disk of terabytes.
 const (
 	workers     = 4
 	longestRead = 192 << 10 // bytes: crosses every grain and several runs
 	maxWalk     = 1 << 16   // extents
-	zeroSample  = 64 << 10  // bytes: the most that is read at either end of a zero extent
+	zeroSample  = 64 << 10  // bytes: maximum that is read at either end of a zero extent
 )
 
-// effort is how much Check reads.
+// effort is the amount that Check reads.
 type effort struct {
 	reads  int   // of each worker
 	upTo   int64 // bytes: a disk up to this size is compared as a whole
@@ -30,14 +30,14 @@ type effort struct {
 
 var (
 	full = effort{reads: 100, upTo: 64 << 20, sample: zeroSample}
-	// brief is for -short, and so for the race detector, which looks for what goroutines share and not for wrong bytes.
+	// brief is for -short, and so for the race detector, which looks for shared data, not for wrong bytes.
 	brief = effort{reads: 20, upTo: 1 << 20, sample: 4 << 10}
 )
 
 var zeros [zeroSample]byte
 
-// Check holds d to the contract of disk.Disk. want has the bytes that d must show; where it knows its size (a
-// bytes.Reader does), that is compared too. The reads run in parallel: the race detector sees what the disk shares.
+// Check tests d against the contract of disk.Disk. want has the expected bytes; if it has a size (like a bytes.Reader),
+// that is compared too. Reads run concurrently, so that the race detector sees what the disk shares.
 func Check(t testing.TB, d disk.Disk, want io.ReaderAt) {
 	t.Helper()
 	if err := check(d, want); err != nil {
@@ -45,7 +45,7 @@ func Check(t testing.TB, d disk.Disk, want io.ReaderAt) {
 	}
 }
 
-// CheckBytes is Check for a disk whose bytes are at hand.
+// CheckBytes is Check for a disk with known bytes.
 func CheckBytes(t testing.TB, d disk.Disk, want []byte) {
 	t.Helper()
 	Check(t, d, bytes.NewReader(want))
@@ -70,7 +70,7 @@ func check(d disk.Disk, want io.ReaderAt) error {
 	return nil
 }
 
-// broken reports a read whose error, if any, is a part of the fault.
+// broken reports a read whose error is part of the fault.
 func broken(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
 // contract is one run of Check.
@@ -79,7 +79,7 @@ type contract struct {
 	d    disk.Disk
 	want io.ReaderAt
 	size int64
-	// borders are places where the disk changes its state: reads across them find what reads inside a run do not.
+	// borders are places where the disk changes its state: reads across them find other errors than reads inside a run.
 	borders []int64
 	scratch sync.Pool // of *[]byte, for the expected bytes
 }
@@ -181,7 +181,7 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 	return e, nil
 }
 
-// read fills b and holds it against what the disk must show.
+// read fills b and compares it with the expected bytes.
 func (c *contract) read(b []byte, off int64) error {
 	n, err := c.d.ReadAt(b, off)
 	if n != len(b) || (err != nil && !errors.Is(err, io.EOF)) {
@@ -215,7 +215,7 @@ func (c *contract) buffer() *[]byte {
 	return &b
 }
 
-// whole compares every byte of a disk that is small enough.
+// whole compares every byte of a disk if it is small enough.
 func (c *contract) whole() error {
 	if c.size > c.upTo {
 		return nil
@@ -266,7 +266,7 @@ func (c *contract) random(rnd *rand.Rand) error {
 	return nil
 }
 
-// place returns an offset, half of the time just in front of a border.
+// place returns an offset, half of the time just before a border.
 func (c *contract) place(rnd *rand.Rand) int64 {
 	if rnd.IntN(2) == 0 {
 		return rnd.Int64N(c.size)
@@ -275,13 +275,13 @@ func (c *contract) place(rnd *rand.Rand) int64 {
 	return max(border-rnd.Int64N(2048), 0)
 }
 
-// T is what EqualBytes needs of a test; the T of a property test has it too.
+// T is the part of a test that EqualBytes needs; the T of a property test has it too.
 type T interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// EqualBytes fails the test where got differs from want, and shows the first difference.
+// EqualBytes fails the test if got differs from want, and shows the first difference.
 func EqualBytes(t T, want, got []byte) {
 	t.Helper()
 	if len(want) != len(got) {
@@ -292,8 +292,8 @@ func EqualBytes(t T, want, got []byte) {
 	}
 }
 
-// firstDifference shows 64 bytes of both sides from the 16 bytes that hold the first difference on; empty when there is
-// none. off is the place of the slices on their disk.
+// firstDifference shows 64 bytes of both sides, from the 16 bytes with the first difference, or nothing. off is the
+// position of the slices on their disk.
 func firstDifference(want, got []byte, off int64) string {
 	if bytes.Equal(want, got) {
 		return ""

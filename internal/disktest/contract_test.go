@@ -20,7 +20,7 @@ func sample() []byte {
 	return b
 }
 
-// rules is a disk that follows them, and that each case breaks in one place.
+// rules is a disk that follows the contract. Each case breaks it in one place.
 type rules struct {
 	data   []byte
 	sector int64

@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// Corpus returns the path of an image of the shared corpus, unpacked. The name is that of the corpus's README, such as
-// "vmdk-rs/monolithicSparse.vmdk.xz". The corpus lies beside the repository and is not a part of it: where it is
-// absent the test is skipped.
+// Corpus returns the path of an unpacked image of the shared corpus, by its name in the corpus's README, such as
+// "vmdk-rs/monolithicSparse.vmdk.xz". The corpus is beside the repository; without it, the test is skipped.
 func Corpus(t testing.TB, rel string) string {
 	t.Helper()
 	path := filepath.Join(corpusDir(t), filepath.FromSlash(rel))
@@ -26,8 +25,8 @@ func Corpus(t testing.TB, rel string) string {
 	return unpack(t, path, t.TempDir())
 }
 
-// CorpusSet copies a folder of the corpus, unpacked, into a fresh folder and returns that. The names are kept without
-// their .xz, .gz or .bz2, so that a descriptor finds its extents.
+// CorpusSet unpacks a folder of the corpus into a new folder and returns that. The names have no .xz, .gz or .bz2, so
+// that a descriptor finds its extents.
 func CorpusSet(t testing.TB, dir string) string {
 	t.Helper()
 	from := filepath.Join(corpusDir(t), filepath.FromSlash(dir))
@@ -42,27 +41,27 @@ func CorpusSet(t testing.TB, dir string) string {
 	return to
 }
 
-// CorpusDir returns the corpus as it is, packed.
+// CorpusDir returns the corpus without unpacking it.
 func CorpusDir(t testing.TB) string {
 	t.Helper()
 	return corpusDir(t)
 }
 
-// HasCorpus reports whether the shared corpus is there, for a test that has other images too.
+// HasCorpus reports whether the shared corpus exists, for a test that has other images too.
 func HasCorpus(t testing.TB) bool {
 	t.Helper()
 	_, err := os.Stat(corpusPath(t))
 	return err == nil
 }
 
-// corpusPath returns ../shared/corpus, seen from the module root.
+// corpusPath returns ../shared/corpus, relative to the module root.
 func corpusPath(t testing.TB) string {
 	t.Helper()
 	ofThisMachine()
 	return filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
 }
 
-// corpusDir skips the test where there is no corpus.
+// corpusDir returns the corpus, and skips the test without one.
 func corpusDir(t testing.TB) string {
 	t.Helper()
 	corpus := corpusPath(t)
@@ -100,12 +99,12 @@ func unpackedName(path string) string {
 	return path
 }
 
-// unpack writes the contents of the packed file at path into dir and returns the new file's path. A file that is not
-// packed is copied.
+// unpack writes the contents of the packed file at path into dir and returns the path of the new file. A file that is
+// not packed is copied.
 func unpack(t testing.TB, path, dir string) string {
 	t.Helper()
 	if filepath.Ext(path) == ".xz" {
-		Tool(t, "xz") // while nothing is open that a skipped test would leave so
+		Tool(t, "xz") // before anything is open that a skipped test would leave open
 	}
 	src, err := os.Open(path)
 	if err != nil {
@@ -126,7 +125,7 @@ func unpack(t testing.TB, path, dir string) string {
 	return to
 }
 
-// decompress copies src to dst and unpacks it as its suffix names.
+// decompress copies src to dst, unpacked according to its suffix.
 func decompress(t testing.TB, dst io.Writer, src *os.File) error {
 	t.Helper()
 	var plain io.Reader = src

@@ -15,23 +15,23 @@ import (
 
 const module = "github.com/trueup/trueup/"
 
-// everywhere may be imported by every package.
+// everywhere lists packages that every package may import.
 var everywhere = []string{"internal/units", "internal/ondisk", "internal/disk", "internal/shell"}
 
-// edges are the imports that the architecture allows beside those, one row for each package. A new edge is a decision:
-// it comes with a line here and its reason.
+// edges lists the other imports that the architecture allows, one row for each package. A new edge is a decision, with
+// a line and its reason here.
 var edges = map[string][]string{
 	"cmd/trueup": {"internal/cli"},
 
 	"internal/units": nil,
 	"internal/shell": nil,
 	"internal/disk":  nil,
-	// Expressions cost a start, when they are compiled there.
+	// Compiling expressions costs time at each start.
 	"internal/ondisk": {"internal/disk"},
 	"internal/ovf":    nil,
 	"internal/sys":    nil, // what the operating system does
-	// What a run keeps for the next one: bytes of its owner, of which it knows nothing.
-	// Which work a run has left open on a disk: a journal beside it, opened through the gate.
+	// Data that a run keeps for the next one, opaque to the journal. Unfinished work on a disk: a journal beside it,
+	// opened through the gate.
 	"internal/journal": {"internal/image/gate", "internal/sys"},
 
 	"internal/image/driver": nil,
@@ -41,97 +41,95 @@ var edges = map[string][]string{
 	"internal/image/vhd":    {"internal/image/driver"},
 	"internal/image/vhdx":   {"internal/image/driver"},
 	"internal/image/vmdk":   {"internal/image/driver"},
-	// The gate knows files and no formats, so that the list of formats can stand above it.
+	// The gate opens files and has no formats, so that the list of formats can be above it.
 	"internal/image/gate": {"internal/sys"},
 	"internal/image": {
 		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw",
 		"internal/image/vdi", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk",
 		"internal/ovf", "internal/sys",
 	},
-	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.
-	// A copy onto a device is an output as those of store; while it is written it is read as an image.
-	// The file behind a loop device can have open work beside it.
+	// Before a file is made or replaced, the images of its folder are checked for references to it. A copy onto a
+	// device is an output like those of store; while it is written, it is read as an image. The file behind a loop
+	// device can have unfinished work beside it.
 	"internal/image/store": {
 		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/raw",
 		"internal/journal", "internal/sys",
 	},
 
-	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.
-	// By its journal an original is known, which is then only read. The disk that stays is read as an inspection reads
-	// it before the other one goes.
+	// A copy without its final name gets the names of its source, if no image of the folder needs them. The journal
+	// identifies an original, which is then read-only. The disk that stays is read like an inspection before the other
+	// one is removed.
 	"internal/exchange": {
 		"internal/boot", "internal/align", "internal/diskcopy", "internal/image", "internal/image/driver",
 		"internal/image/gate", "internal/image/ova", "internal/image/raw", "internal/journal", "internal/layout",
 		"internal/sys", "internal/table", "internal/volume",
 	},
 
-	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.
+	// A package copies and compares its files like disks, and distinguishes errors of the system and of a package.
 	"internal/image/ova": {
 		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate",
 		"internal/image/store", "internal/ovf", "internal/sys", "internal/verify",
 	},
 
-	// What lies in archives are images: it chooses among them, and hands their bytes to image.
-	// Streams and archives are bytes to it.
+	// Archives contain images: it selects one and passes its bytes to image. It decodes streams and archives, not
+	// images.
 	"internal/image/unpack": {
 		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/ova", "internal/sys",
 	},
 
-	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
+	// table and volume never meet: layout decides whether sector 0 is an MBR or the boot sector of a volume.
 	"internal/table": nil,
-	// What a prober returns, and the probers of volumes whose files are not read. identify puts the others in front.
+	// Results of probers, and the probers of volumes whose files are not read. identify adds the others.
 	"internal/volume": nil,
-	// What a reader of files returns: where the bytes of a file lie. It knows no partitions.
-	// What a walk over the files of a volume counts: runs of files, and no structures of file systems.
+	// Results of readers of files: the positions of a file's bytes. They have no partitions. A census of the files of a
+	// volume counts runs of files, and has no structures of file systems.
 	"internal/guestfile": nil,
-	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
+	// Boot sectors and superblocks are decoded in one place, for the prober and for the reader of files.
 	"internal/fs/ext":          {"internal/guestfile", "internal/volume"},
 	"internal/fs/fat":          {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs":         {"internal/guestfile", "internal/volume"},
 	"internal/volume/identify": {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/volume"},
-	"internal/hive":            nil, // values in a file of a guest, and where their bytes lie
-	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
+	"internal/hive":            nil, // values in a file of a guest, and the positions of their bytes
+	// The base of all boot packages: one package for each family, and the lists above them.
 	"internal/boot": {
 		"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/table",
 		"internal/volume",
 	},
 	"internal/boot/firmware": {
 		"internal/boot", "internal/guestfile", "internal/table", "internal/volume",
-	}, // a move of exFAT makes its checksum anew
+	}, // a move of exFAT recomputes its checksum
 	// room in volumes
 	"internal/boot/linux": {
 		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/table", "internal/volume",
 		"internal/volume/identify",
 	},
-	// A registry is a hive. The traits of a kind say what Windows starts from.
-	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not
-	// say.
+	// A registry is a hive. The traits of a kind state what Windows can start from. Rewritten data must survive the
+	// replay of an open log. A disk decides the role of a BitLocker volume that does not state it.
 	"internal/boot/windows": {
 		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/hive",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
-	// A disk is asked for all that is known. Members of arrays are of the disk as a whole.
+	// A layout is everything known of a disk. Members of arrays belong to the disk as a whole.
 	"internal/layout": {
 		"internal/boot", "internal/boot/firmware", "internal/boot/linux", "internal/boot/windows",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
 
-	// What the volumes of a disk call free, and why that is not believed: the list of file systems with a bitmap.
-	// The list of file systems whose files are counted.
+	// Free space according to the volumes of a disk, and reasons not to trust it: the list of file systems with a
+	// bitmap. The list of file systems whose files are counted.
 	"internal/freespace": {
 		"internal/boot", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile",
 		"internal/layout", "internal/table", "internal/volume", "internal/volume/identify",
 	},
 
-	// The verdict is on partitions, and names kinds of partitions and file systems.
-	// The advice asks verdict and cost, and whether firmware or boot code starts from the disk.
-	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
-	// Files of the guest are runs.
+	// The verdict is about partitions, and names kinds of partitions and file systems. The advice needs verdict and
+	// cost, and whether firmware or boot code starts from the disk. How an image stores a disk: files of the driver,
+	// the verdict's block, the workers that read. Files of the guest are runs.
 	"internal/align": {
 		"internal/boot", "internal/diskcopy", "internal/image/driver", "internal/layout",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
-	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
+	// A plan gets patches from a table and the references, and the kinds of partitions that can move.
 	"internal/plan": {
 		"internal/align", "internal/boot", "internal/freespace", "internal/layout", "internal/table",
 	},
@@ -144,7 +142,7 @@ var edges = map[string][]string{
 		"internal/table",
 	},
 
-	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.
+	// A move within a disk follows a plan, records its steps in a journal, and reads the disk like a copy.
 	"internal/inplace": {
 		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate",
 		"internal/image/raw", "internal/journal", "internal/plan", "internal/sys",
@@ -158,23 +156,22 @@ var edges = map[string][]string{
 		"internal/plan", "internal/realign", "internal/table", "internal/journal", "internal/verify",
 		"internal/volume", "internal/volume/identify",
 	},
-	// Rows of many images and their reports: made of what is reported of one.
-	"internal/scan/results": { // the states of a machine are those of boot
+	// Rows of many images and their reports, made from reports of single images.
+	"internal/scan/results": { // the states of a machine are defined in boot
 		"internal/align", "internal/boot", "internal/report", "internal/report/pages",
 	},
-	// The frame of all pages: templates and styles, and nothing of what they report.
+	// The frame of all pages: templates and styles, independent of the report.
 	"internal/report/pages": nil,
-	// A walk tells what files are, and makes rows of those that have no disk to judge.
-	// Its inspector is the pipe up to the plan, and runs in workers.
-	// The gate counts what is read of a file, and says when one is unchanged.
-	// A row depends on the journals beside a disk: exchange and unfinished know their names.
+	// A walk classifies files, and makes rows of files without a disk to judge. Its inspector is the pipe up to the
+	// plan, and runs in workers. The gate counts bytes read of a file, and detects an unchanged one. A row depends on
+	// the journals beside a disk, whose names are in exchange and unfinished.
 	"internal/scan": {
 		"internal/align", "internal/exchange", "internal/image", "internal/image/gate", "internal/image/ova",
 		"internal/image/store", "internal/image/unpack", "internal/layout", "internal/ovf", "internal/realign",
 		"internal/report", "internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/journal",
 	},
-	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
-	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
+	// The pipe: from an image to a proved copy. It prints nothing; its findings are values. DEST can be a device, whose
+	// old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
 		"internal/align", "internal/diskcopy", "internal/exchange", "internal/freespace", "internal/image",
 		"internal/image/store", "internal/image/driver", "internal/image/ova", "internal/image/raw",
@@ -182,18 +179,18 @@ var edges = map[string][]string{
 		"internal/plan", "internal/sys", "internal/table", "internal/journal", "internal/verify",
 		"internal/volume",
 	},
-	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
+	// A disk for clients on a socket. It has no images and no plans; sys restricts the socket to this user.
 	"internal/nbd":            {"internal/sys"},
 	"internal/bench/measured": nil, // results as values: reports match them with partitions
-	// It knows no image, and returns its result as a report.
-	// Texts of guests and of a storage are escaped as those of images are.
+	// It has no image, and returns its result as a report. Texts of guests and of a storage are escaped like those of
+	// images.
 	"internal/bench": {"internal/bench/measured", "internal/report", "internal/sys"},
-	// They know no image, and return their results as reports.
+	// They have no image, and return their results as reports.
 	"internal/opinion": {"internal/report", "internal/self", "internal/sys"},
 	"internal/trial":   {"internal/report", "internal/self", "internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/diskcopy", "internal/report", "internal/scan/results", "internal/sys"},
-	// The commands, by all that they use.
+	// The commands, with everything that they use.
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/bench/measured", "internal/image/store", "internal/journal",
 		"internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
@@ -201,14 +198,14 @@ var edges = map[string][]string{
 		"internal/trial",
 	},
 
-	// A fleet of hosts: what a job is, and what is known of it; pure.
+	// A fleet of hosts: jobs and their records; pure.
 	"fleet": nil,
-	// The two halves of NATS: the server, and a client that keeps jobs there. They know nothing of images.
+	// The two halves of NATS: the server, and a client that stores jobs there. They have no images.
 	"fleet/engine": {"internal/sys"},
 	"fleet/queue":  {"fleet"},
-	// It decodes no image: trueup does each job, in a process of its own.
+	// It decodes no image: each job is a trueup process.
 	"fleet/work": {"fleet", "fleet/queue", "internal/sys"},
-	// How a fleet is, as metrics and as a page, which has the frame of reports; pure.
+	// The state of a fleet, as metrics and as a page with the frame of reports; pure.
 	"fleet/overview": {"fleet", "internal/report/pages"},
 	"fleet/web":      {"fleet/overview", "fleet/queue"},
 	"fleet/fleetcmd": {
@@ -217,11 +214,12 @@ var edges = map[string][]string{
 	},
 	"fleet/cmd/trueup-fleet": {"fleet/fleetcmd"},
 
-	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
+	"internal/disktest":       nil, // for tests; nothing else may import it or its subpackages
 	"internal/disktest/oddfs": {"internal/disktest"},
-	// Forged structures, by family. They know each other and nothing under test, not even what all may import.
+	// Forged structures, by family. They may import each other but nothing under test, not even packages that all may
+	// import.
 	"internal/disktest/forge": nil,
-	// A boot sector ends as an MBR does.
+	// A boot sector ends like an MBR.
 	"internal/disktest/forge/fsforge":   {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
 	"internal/disktest/forge/grubforge": {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
 	"internal/disktest/forge/liloforge": {"internal/disktest/forge"},
@@ -241,13 +239,13 @@ var edges = map[string][]string{
 	},
 	// Trees of files, made by tools, for the tests of three readers.
 	"internal/disktest/filetest": {"internal/disktest", "internal/guestfile"},
-	"internal/disktest/pagetest": {"internal/disktest"}, // pages are looked at in one browser
+	"internal/disktest/pagetest": {"internal/disktest"}, // pages are tested in one browser
 	// Images are opened, copied and compared in the tests of each format.
 	"internal/disktest/imagetest": {
 		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/driver",
 		"internal/image/store",
 	},
-	// Forged images with one thing wrong, and what is said to them: for the owners of the rules, inspect and scan.
+	// Forged images with one fault each, and the expected messages: for the owners of the rules, inspect and scan.
 	"internal/disktest/hostile": {
 		"internal/disktest", "internal/disktest/forge", "internal/disktest/forge/fsforge",
 		"internal/disktest/forge/poolforge", "internal/disktest/forge/qcow2forge",
@@ -255,12 +253,12 @@ var edges = map[string][]string{
 		"internal/disktest/forge/vhdxforge", "internal/disktest/forge/vmdkforge",
 		"internal/disktest/forge/volumeforge",
 	},
-	// It lets the reads of a guest fail, too.
+	// It also fails the reads of a guest.
 	"internal/disktest/boottest": {
 		"internal/boot", "internal/layout", "internal/disktest", "internal/table", "internal/volume/identify",
 	},
 	"internal/disktest/outcome": {"internal/disktest"}, // for the texts of skipped tests
-	"internal/disktest/mutants": nil,                   // a program of its own: it builds and runs the tests of others
+	"internal/disktest/mutants": nil,                   // a separate program that runs the tests of other packages
 }
 
 type listed struct {
@@ -302,7 +300,7 @@ func TestImportEdges(t *testing.T) {
 			if !ours {
 				continue
 			}
-			// Those that everybody may import look down only, too.
+			// Packages that all may import follow the order, too.
 			fine := slices.Contains(allowed, to) ||
 				(slices.Contains(everywhere, to) && !slices.Contains(everywhere, p.ImportPath))
 			require.True(t, fine, "%s imports %s: a new edge", p.ImportPath, to)
@@ -316,7 +314,7 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// The core neither links NATS nor requires it.
+// The core neither links nor requires NATS.
 func TestCoreRequiresNoNATS(t *testing.T) {
 	requirements := func(mod string) string {
 		text, err := os.ReadFile(filepath.Join(moduleRoot(t), mod))
@@ -327,8 +325,8 @@ func TestCoreRequiresNoNATS(t *testing.T) {
 	require.Contains(t, requirements("fleet/go.mod"), "nats-io")
 }
 
-// The table itself must have no cycle, and neither formats nor families of boot loaders must meet: a slip in it would
-// allow what it is there to forbid.
+// The table itself must have no cycle, and neither formats nor families of boot loaders may meet: an error in it would
+// allow the imports that it must forbid.
 func TestTheTableOfImportsIsSound(t *testing.T) {
 	const open, sound = 1, 2
 	seen := map[string]int{}

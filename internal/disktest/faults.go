@@ -15,13 +15,13 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// ErrFault is the error of an operation that was made to fail.
+// ErrFault is the error of an operation that a test fails.
 var ErrFault = errors.New("input/output error, made by a test")
 
-// Faults lets one operation of a run fail.
+// Faults fails one operation of a run.
 type Faults struct{ left atomic.Int64 }
 
-// Next counts an operation, and returns ErrFault when it is the one that fails. Of nil Faults none fails.
+// Next counts an operation, and returns ErrFault if it is the one to fail. A nil Faults fails none.
 func (f *Faults) Next() error {
 	if f != nil && f.left.Add(-1) == -1 {
 		return ErrFault
@@ -29,7 +29,7 @@ func (f *Faults) Next() error {
 	return nil
 }
 
-// EveryFault repeats a run, each time with the next of its operations failing, until it ends before that. A run must
+// EveryFault repeats a run, each time failing the next of its operations, until the run ends before that. A run must
 // return the error.
 func EveryFault(t testing.TB, what string, run func(f *Faults) error) {
 	t.Helper()
@@ -46,7 +46,7 @@ func EveryFault(t testing.TB, what string, run func(f *Faults) error) {
 	}
 }
 
-// Blind is a file to write that keeps no bytes. It lists its calls, each of which can fail.
+// Blind is a writable file that keeps no bytes. It lists its calls, each of which can fail.
 type Blind struct {
 	*Faults
 	Calls []string
@@ -68,8 +68,8 @@ func (b *Blind) Truncate(int64) error { return b.call("truncate") }
 // Sync flushes nothing.
 func (b *Blind) Sync() error { return b.call("sync") }
 
-// EveryBadSector repeats a run on a disk, each time with another of the sectors that it reads unreadable. A run must
-// return the error, or a text that has it, or what it returns without: then it has read more than it needs.
+// EveryBadSector repeats a run on a disk, each time with another of its read sectors unreadable. A run must return the
+// error, a text that contains it, or the same result as without: then it has read more than it needs.
 func EveryBadSector(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, error)) {
 	t.Helper()
 	seen := &badDisk{Disk: d, read: map[int64]bool{}, bad: -1}
@@ -81,8 +81,8 @@ func EveryBadSector(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, er
 	}
 }
 
-// EveryBadRead is EveryBadSector for reads and for questions about extents, each of which fails once; behind the first
-// ones ever fewer do.
+// EveryBadRead is EveryBadSector for reads and extent requests, each of which fails once; after the first ones, fewer
+// and fewer are tried.
 func EveryBadRead(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, error)) {
 	t.Helper()
 	want, err := run(d)
@@ -98,13 +98,13 @@ func EveryBadRead(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, erro
 	}
 }
 
-// EveryReadCounts lets each read of a disk and each question about its extents fail in turn, which a run must return.
+// EveryReadCounts fails each read of a disk and each extent request in turn, which a run must return.
 func EveryReadCounts(t testing.TB, d disk.Disk, run func(d disk.Disk) error) {
 	t.Helper()
 	EveryFault(t, "reads", func(f *Faults) error { return run(faultyDisk{d, f}) })
 }
 
-// requireNotTaken requires that what could not be read was not taken for something else.
+// requireNotTaken requires that unreadable data was not mistaken for other data.
 func requireNotTaken(t testing.TB, want, got string, err error, what string) {
 	t.Helper()
 	if err != nil {
@@ -114,7 +114,7 @@ func requireNotTaken(t testing.TB, want, got string, err error, what string) {
 	}
 }
 
-// faultyDisk is a disk whose reads and extents are operations.
+// faultyDisk is a disk whose reads and extent requests are operations.
 type faultyDisk struct {
 	disk.Disk
 	faults *Faults
@@ -134,7 +134,7 @@ func (d faultyDisk) Extent(off, most int64) (disk.Extent, error) {
 	return d.Disk.Extent(off, most)
 }
 
-// badDisk has a sector that cannot be read.
+// badDisk has an unreadable sector.
 type badDisk struct {
 	disk.Disk
 	bad int64
@@ -157,12 +157,12 @@ func (d *badDisk) ReadAt(p []byte, off int64) (int, error) {
 	return d.Disk.ReadAt(p, off)
 }
 
-// NewBadDisk is d with a sector that cannot be read.
+// NewBadDisk returns d with an unreadable sector.
 func NewBadDisk(d disk.Disk, bad int64) disk.Disk {
 	return &badDisk{Disk: d, bad: bad, read: map[int64]bool{}}
 }
 
-// NewBadExtents is d whose extents are not known.
+// NewBadExtents returns d with failing extent requests.
 func NewBadExtents(d disk.Disk) disk.Disk { return badExtents{d} }
 
 type badExtents struct{ disk.Disk }

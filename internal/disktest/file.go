@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Blank makes a file of size bytes that is a hole, in a folder of its own, and returns its path.
+// Blank makes a file of size bytes that is a hole, in a new folder, and returns its path.
 func Blank(t testing.TB, name string, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -31,7 +31,7 @@ func ReadFile(t testing.TB, path string) []byte {
 	return b
 }
 
-// Stat returns the information of the system on a file.
+// Stat returns the file information.
 func Stat(t testing.TB, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)

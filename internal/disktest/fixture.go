@@ -26,7 +26,7 @@ import (
 //	       00 00                    (goes on where the line before ended)
 //	@63s+3 "NTFS    "               (text; s counts sectors of 512 bytes)
 //
-// What no line names is zero.
+// All other bytes are zero.
 func Fixture(t testing.TB, path string) disk.Disk {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -40,7 +40,7 @@ func Fixture(t testing.TB, path string) disk.Disk {
 	return d
 }
 
-// Fixtures lists the disks of the repository's testdata/corpus by their names without ".disk".
+// Fixtures returns the disks of the repository's testdata/corpus, by name without ".disk".
 func Fixtures(t testing.TB) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(moduleRoot(t), "testdata", "corpus", "*.disk"))
@@ -54,7 +54,7 @@ func Fixtures(t testing.TB) map[string]string {
 	return out
 }
 
-// Materialize writes d as a raw file with holes and returns its path, for the tools that take no text.
+// Materialize writes d as a sparse raw file and returns its path, for tools that need a file.
 func Materialize(t testing.TB, d disk.Disk) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
@@ -92,7 +92,7 @@ func (p piece) end() int64 { return p.off + int64(len(p.data)) }
 // ReadAt makes a piece the source of a map.
 func (p piece) ReadAt(b []byte, off int64) (int, error) { return copy(b, p.data[off:]), nil }
 
-// fixture is a text under the parser.
+// fixture is the parser state of a text.
 type fixture struct {
 	size, sector int64
 	pieces       []piece
@@ -144,7 +144,7 @@ func (f *fixture) line(line string) error {
 	return f.add(line)
 }
 
-// offset adds up "63s+0x1c".
+// offset parses sums such as "63s+0x1c".
 func offset(s string) (int64, error) {
 	sum := int64(0)
 	for term := range strings.SplitSeq(s, "+") {

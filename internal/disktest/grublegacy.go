@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// grubLegacyDir is where scripts/install-tools.sh unpacks GRUB legacy. Its package is never installed: it drives out
-// that of GRUB 2 and writes to the boot disk of the machine.
+// grubLegacyDir is where scripts/install-tools.sh unpacks GRUB legacy. Its package is never installed, because it
+// replaces GRUB 2 and writes to the boot disk of the machine.
 const grubLegacyDir = "/usr/local/lib/trueup-tests/grub-legacy"
 
-// GrubLegacy runs commands in the shell of GRUB legacy, with a raw image as its first hard disk, and returns what it
-// printed.
+// GrubLegacy runs commands in the shell of GRUB legacy, with a raw image as its first hard disk, and returns the
+// output.
 func GrubLegacy(t testing.TB, image, commands string) string {
 	t.Helper()
 	shell := DataFile(t, filepath.Join(grubLegacyDir, "grub"))
@@ -19,13 +19,13 @@ func GrubLegacy(t testing.TB, image, commands string) string {
 	if err := os.WriteFile(drives, []byte("(hd0) "+image+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The program is one for i386, and its loader is not where it looks for it.
+	// The program is for i386, and its loader is not at the expected path.
 	libraries := filepath.Join(grubLegacyDir, "lib32")
 	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell,
 		"--batch", "--no-floppy", "--device-map="+drives)
 }
 
-// GrubLegacyStage returns the path of a file that GRUB legacy boots with: "stage1", "stage2", "e2fs_stage1_5".
+// GrubLegacyStage returns the path of a stage of GRUB legacy: "stage1", "stage2", "e2fs_stage1_5".
 func GrubLegacyStage(t testing.TB, name string) string {
 	t.Helper()
 	return DataFile(t, filepath.Join(grubLegacyDir, "x86_64-pc", name))

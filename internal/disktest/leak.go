@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// leakPatience bounds the wait for goroutines that are about to end.
+// leakPatience limits the wait for goroutines that are about to end.
 const leakPatience = time.Minute
 
-// LeakTestMain runs the tests of a package, fails if goroutines are left behind, and ends the process.
+// LeakTestMain runs the tests of a package, fails if goroutines are left, and ends the process.
 func LeakTestMain(m *testing.M) {
 	ofThisMachine()
 	code := m.Run()
@@ -28,7 +28,7 @@ func LeakTestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// goroutines returns the stacks of all goroutines but the caller's and the ones of os/signal, which never end.
+// goroutines returns the stacks of all goroutines except the caller's and those of os/signal, which never end.
 func goroutines() []string {
 	text := make([]byte, 4<<20)
 	stacks := strings.Split(string(text[:runtime.Stack(text, true)]), "\n\n")

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// obsolete is the age from which Made removes a folder that another one has replaced: no test reads it any more.
+// obsolete is the age at which Made removes a replaced folder: no test reads it any longer.
 const obsolete = 24 * time.Hour
 
 // making holds a *sync.Mutex for each folder of Made.
 var making sync.Map
 
-// Made returns a folder that fill has filled, which tests only read. It is kept in .cache/testdisks until its recipe or
-// a package of the machine changes. The recipe is the name, and files and folders of the module. Where the machine has
-// no list of its packages, or .cache cannot be written, the folder goes with the test.
+// Made returns a folder with the output of fill, which tests may only read. It is kept in .cache/testdisks until its
+// recipe or a package of the machine changes. The recipe is the name, and files and folders of the module. If the
+// machine has no list of its packages, or .cache is read-only, the folder is removed with the test.
 func Made(t testing.TB, name string, recipe []string, fill func(dir string)) string {
 	t.Helper()
 	once := func() string {
@@ -46,7 +46,7 @@ func Made(t testing.TB, name string, recipe []string, fill func(dir string)) str
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	// Another process may make the same folder; the first one to be complete gets the name.
+	// Another process may make the same folder; the first complete one gets the name.
 	work, err := os.MkdirTemp(kept, name+"-making-") //nolint:usetesting // it stays under another name
 	if err != nil {
 		return once()

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// moduleOf makes a module whose folder is the working directory.
+// moduleOf makes a module in the working directory.
 func moduleOf(t *testing.T, files map[string]string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -68,7 +68,7 @@ func TestMadeFails(t *testing.T) {
 	DataFile(t, "/var/lib/dpkg/status")
 	moduleOf(t, map[string]string{"recipe": "one"})
 	ended := make(chan struct{})
-	go func() { // a skip ends its goroutine as a panic does
+	go func() { // a skip ends its goroutine like a panic
 		defer close(ended)
 		defer func() { _ = recover() }()
 		Made(t, "disk", []string{"recipe"}, func(string) { panic("no tool") })

@@ -9,23 +9,24 @@ import (
 	"slices"
 )
 
-// ErrPower is the error of every call on a Medium whose power is gone.
+// ErrPower is the error of every call on a Medium without power.
 var ErrPower = errors.New("the power is gone")
 
-// Medium is a storage with a volatile cache in front of it, which loses its power at a call that a test chooses. What
-// was flushed stays; of the rest each sector of 512 bytes stays or not.
+// Medium is a storage with a volatile cache, which loses its power at a call that a test chooses. Flushed data stays;
+// of the rest, each sector of 512 bytes stays or not.
 type Medium struct {
-	// Power is how many writing calls still succeed; the next one and all after it fail. Negative: all succeed.
+	// Power is the number of writing calls that still succeed; the next one and all after it fail. Negative: all
+	// succeed.
 	Power int
-	// Lie leaves out the flush of a file, as a program would that forgot it.
+	// Lie ignores flushes of a file, like a program that forgot them.
 	Lie func(name string) bool
-	// Fail is the number of a writing call, from 1 on, that fails with ErrFault, and no other does. A write that fails
-	// has written half of its sectors. After a flush that fails the cache keeps what was written and takes it for
-	// clean, as Linux does: the next flush succeeds without it, and the power cut loses it.
+	// Fail is the number of the only writing call, from 1 on, that fails with ErrFault. A failing write has written
+	// half of its sectors. After a failing flush, the cache considers its data clean, like Linux: the next flush
+	// succeeds without it, and a power cut loses it.
 	Fail int
-	// Calls is how many writing calls there were: WriteAt, Truncate and Sync.
+	// Calls is the number of writing calls: WriteAt, Truncate and Sync.
 	Calls int
-	// FailRead is the number of a read, from 1 on, that fails with ErrFault. Reads is how many there were.
+	// FailRead is the number of the read, from 1 on, that fails with ErrFault. Reads is the number of reads.
 	FailRead, Reads int
 
 	files map[string]*MediumFile
@@ -35,9 +36,9 @@ type Medium struct {
 type MediumFile struct {
 	on      *Medium
 	name    string
-	now     []byte         // what a reader sees
-	durable []byte         // what was flushed
-	dirty   map[int64]bool // offsets of the sectors that were not
+	now     []byte         // data for readers
+	durable []byte         // flushed data
+	dirty   map[int64]bool // offsets of unflushed sectors
 }
 
 const mediumSector = 512
@@ -45,7 +46,7 @@ const mediumSector = 512
 // NewMedium returns a medium with power for all calls and no file.
 func NewMedium() *Medium { return &Medium{Power: -1, files: map[string]*MediumFile{}} }
 
-// File returns the file of a name, a new empty one the first time.
+// File returns the file of a name. The first call makes an empty one.
 func (m *Medium) File(name string) *MediumFile {
 	f := m.files[name]
 	if f == nil {
@@ -58,8 +59,8 @@ func (m *Medium) File(name string) *MediumFile {
 // Remove removes a file, durably.
 func (m *Medium) Remove(name string) { delete(m.files, name) }
 
-// AfterCrash returns what a machine finds when the power is back: all that was flushed, and of the sectors that were
-// not those that keep chooses. The sizes of files are the last ones.
+// AfterCrash returns the storage after a power cut: all flushed data, and the unflushed sectors selected by keep. The
+// sizes of files are the last ones.
 func (m *Medium) AfterCrash(keep func(name string, off int64) bool) *Medium {
 	after := NewMedium()
 	for _, name := range slices.Sorted(maps.Keys(m.files)) {
@@ -76,12 +77,12 @@ func (m *Medium) AfterCrash(keep func(name string, off int64) bool) *Medium {
 	return after
 }
 
-// Some returns a choice for AfterCrash: of the sectors about the given share, from 0 to 1.
+// Some returns a selection for AfterCrash: about the given share of the sectors, from 0 to 1.
 func Some(r *rand.Rand, share float64) func(string, int64) bool {
 	return func(string, int64) bool { return r.Float64() < share }
 }
 
-// call counts a writing call, and fails it when the power is gone.
+// call counts a writing call, and fails it without power.
 func (m *Medium) call() error {
 	if m.Power == 0 {
 		return ErrPower
@@ -95,13 +96,13 @@ func (m *Medium) call() error {
 	return nil
 }
 
-// Bytes returns what a reader sees.
+// Bytes returns the data for readers.
 func (f *MediumFile) Bytes() []byte { return f.now }
 
 // Size returns the size, bytes.
 func (f *MediumFile) Size() int64 { return int64(len(f.now)) }
 
-// ReadAt reads what was written last.
+// ReadAt reads the last written data.
 func (f *MediumFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.on.Power == 0 {
 		return 0, ErrPower
@@ -136,7 +137,7 @@ func (f *MediumFile) WriteAt(b []byte, off int64) (int, error) {
 	return len(b), err
 }
 
-// touch notes that the sectors of a range are not flushed.
+// touch marks the sectors of a range as unflushed.
 func (f *MediumFile) touch(from, end int64) {
 	for s := from - from%mediumSector; s < end; s += mediumSector {
 		f.dirty[s] = true
@@ -157,7 +158,7 @@ func (f *MediumFile) Truncate(size int64) error {
 	return nil
 }
 
-// Sync makes durable what was written.
+// Sync makes written data durable.
 func (f *MediumFile) Sync() error {
 	if err := f.on.call(); err != nil {
 		if errors.Is(err, ErrFault) {

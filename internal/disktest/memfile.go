@@ -14,21 +14,21 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Slowest is how long one image of a fuzzer may take, see Spent.
+// Slowest limits the processor time for one image of a fuzzer, see Spent.
 const Slowest = 5 * time.Second
 
-// MemFile is an image file in memory: bytes at some places, and holes around them.
+// MemFile is an image file in memory: bytes at some offsets, with holes around them.
 type MemFile struct {
 	disk.Disk
 	name string
 }
 
-// NewMemFile returns a file of size bytes that begins with data and has a hole behind it.
+// NewMemFile returns a file of size bytes that begins with data and has a hole after it.
 func NewMemFile(name string, data []byte, size int64) *MemFile {
 	return NewMemPieces(name, size, MemPiece{0, data})
 }
 
-// MemPiece are bytes at an offset of a MemFile.
+// MemPiece is bytes at an offset of a MemFile.
 type MemPiece struct {
 	At   int64
 	Data []byte
@@ -48,10 +48,10 @@ func NewMemPieces(name string, size int64, pieces ...MemPiece) *MemFile {
 // Name returns the name.
 func (f *MemFile) Name() string { return f.name }
 
-// ID returns the name: no two files of a test share one.
+// ID returns the name, which is unique in a test.
 func (f *MemFile) ID() string { return f.name }
 
-// RequireClass requires an error that the command line can put a name to. An image in memory gives no others.
+// RequireClass requires an error of a class with an exit code. An image in memory returns no others.
 func RequireClass(t *testing.T, err error) {
 	t.Helper()
 	for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
@@ -63,7 +63,7 @@ func RequireClass(t *testing.T, err error) {
 	require.True(t, refused, "%v", err)
 }
 
-// ReadSome reads both ends of a disk and places in between, and walks over its extents. Errors go to class.
+// ReadSome reads both ends of a disk and ranges in between, and walks over its extents. Errors go to class.
 func ReadSome(t *testing.T, d disk.Disk, class func(*testing.T, error)) {
 	t.Helper()
 	buf := make([]byte, 64<<10)
@@ -89,8 +89,8 @@ func ReadSome(t *testing.T, d disk.Disk, class func(*testing.T, error)) {
 	}
 }
 
-// ReadSound reads the first 16 MiB of a disk unless a check of its tables found something broken, and reports whether
-// it did. Errors go to class: tables in which nothing is broken lead to places that can be read.
+// ReadSound reads the first 16 MiB of a disk unless a check of its tables found it broken, and reports whether it did.
+// Errors go to class: sound tables lead to readable places.
 func ReadSound(t *testing.T, d disk.Disk, issues []ondisk.Issue, class func(*testing.T, error)) bool {
 	t.Helper()
 	if slices.ContainsFunc(issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken }) {
@@ -105,7 +105,7 @@ func ReadSound(t *testing.T, d disk.Disk, issues []ondisk.Issue, class func(*tes
 	return true
 }
 
-// Codes are those of issues.
+// Codes returns the codes of issues.
 func Codes(issues []ondisk.Issue) (out []string) {
 	for _, i := range issues {
 		out = append(out, i.Code)

@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readMetrics reads the text with Prometheus's own parser for Python, and once more with the one for OpenMetrics, which
-// is the stricter and wants an end mark: it refuses series that come twice, families that are not together, and bad
-// escapes.
+// readMetrics reads the text with Prometheus's own parser for Python, and again with the stricter one for OpenMetrics,
+// which requires an end mark: it rejects duplicate series, families that are not contiguous, and bad escapes.
 const readMetrics = `
 import json, re, sys
 from prometheus_client.parser import text_string_to_metric_families as lenient
@@ -40,12 +39,12 @@ type Series struct {
 	Value  float64
 }
 
-// UnmarshalJSON reads what readMetrics prints.
+// UnmarshalJSON decodes the output of readMetrics.
 func (s *Series) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &[]any{&s.Name, &s.Labels, &s.Value})
 }
 
-// ReadMetrics returns the series of each of several texts of Prometheus.
+// ReadMetrics returns the series of each of several Prometheus texts.
 func ReadMetrics(t testing.TB, texts ...string) (out [][]Series) {
 	t.Helper()
 	DataFile(t, "/usr/lib/python3/dist-packages/prometheus_client/parser.py")

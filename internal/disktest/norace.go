@@ -2,6 +2,6 @@
 
 package disktest
 
-// Raced reports whether the race detector watches, which makes everything ten times slower and needs memory far above
-// any limit.
+// Raced reports whether the race detector is on, which makes everything ten times slower and uses memory far above any
+// limit.
 const Raced = false

@@ -15,8 +15,8 @@ const ntfs3Kernel = "/usr/local/lib/trueup-tests/ntfs3/bzImage"
 
 var ntfs3Said = regexp.MustCompile(`ntfs3 ([a-z]): (.*) end`)
 
-// MountNTFS3 has a Linux in a virtual machine mount raw volumes of NTFS, which replays their logs, and unmount them. It
-// returns a line for each: what is on it, or why it was not mounted. The test is skipped where the kernel was not
+// MountNTFS3 mounts raw NTFS volumes in a virtual machine with Linux, which replays their logs, and unmounts them. It
+// returns a line for each: its content, or the reason why it was not mounted. The test is skipped if the kernel was not
 // built, unless TRUEUP_NTFS3 is set.
 func MountNTFS3(t testing.TB, volumes ...string) []string {
 	t.Helper()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OrdinaryUser takes the rights of root over files from the thread of a test until its end. A folder becomes that of
-// the user; it must be open, because the folders above it may be for root only.
+// OrdinaryUser takes root's rights over files from the thread of a test until its end. A folder is given to the user;
+// it must be open, because only root may be able to reach it.
 func OrdinaryUser(t testing.TB, folder string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -27,11 +27,11 @@ func OrdinaryUser(t testing.TB, folder string) {
 	require.NoError(t, err)
 }
 
-// mostFiles is more than what a test has open at once.
+// mostFiles is more than the number of files that a test has open.
 const mostFiles = 256
 
-// FewDescriptors runs something that may have no file open, then one, then two …, until it succeeds. Any other error
-// than that there are no descriptors left is returned. The process must have nothing else to do.
+// FewDescriptors runs a function with a limit of no open files, then one, then two …, until it succeeds. It returns any
+// error other than a lack of descriptors. The process must be idle otherwise.
 func FewDescriptors(run func() error) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// FewDescriptors runs nothing: this system does not bound how many files are open.
+// FewDescriptors does nothing: Windows has no limit of open files.
 func FewDescriptors(func() error) error { return errors.ErrUnsupported }
 
 var getThreadTimes = windows.NewLazySystemDLL("kernel32.dll").NewProc("GetThreadTimes")

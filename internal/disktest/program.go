@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Program makes a program of a script for sh, with a name in a folder of its own. Another process writes it: a file
-// that this one had open to write might be busy.
+// Program makes a program of a script for sh, in a new folder. Another process writes it, because a file that this
+// process had open for writing could be busy.
 func Program(t testing.TB, name, script string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)

@@ -22,7 +22,7 @@ func Sample(whole int) int {
 	return whole / 10
 }
 
-// Share reports whether a test tries one of many like cases: each where that is wanted or a mutant is to be noticed, a
+// Share reports whether a test tries one of many like cases: each where that is wanted or a mutant must be noticed, a
 // sixth otherwise, which its name chooses.
 func Share(name string) bool {
 	return Exhaustive || os.Getenv("TRUEUP_SHARES") == "all" || crc32.ChecksumIEEE([]byte(name))%6 == 0

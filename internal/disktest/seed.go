@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// ShortDisk returns a disk of size bytes that begins with data and is zero behind it: what a fuzz target makes of its
+// ShortDisk returns a disk of size bytes that begins with data and is zero after it: what a fuzz target makes of its
 // input, so that a disk of terabytes is a few bytes of seed.
 func ShortDisk(data []byte, size int64) disk.Disk {
 	data = data[:min(int64(len(data)), size)]
@@ -36,7 +36,7 @@ func Head(t testing.TB, d disk.Disk, n int64) []byte {
 }
 
 // Seeds returns the first n bytes of images of the shared corpus, unpacked. A fuzz target has other seeds too, so what
-// is not there is left out.
+// is missing is omitted.
 func Seeds(t testing.TB, n int64, rel ...string) [][]byte {
 	t.Helper()
 	dir := corpusPath(t)

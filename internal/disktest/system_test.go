@@ -153,7 +153,7 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 	}
 }
 
-// A further system is one more file of sys. The files that this system leaves out count too.
+// A further system is one more file of sys. The files that this system omits count too.
 func TestOnlySysAsksTheSystem(t *testing.T) {
 	found := map[string]int{}
 	for _, p := range packages(t) {
@@ -225,20 +225,20 @@ func TestForbiddenCallsAreFound(t *testing.T) {
 	}
 }
 
-// boundaryNumbers are the functions outside of package align that use a boundary as a number, each with its reason.
+// boundaryNumbers lists the functions outside package align that use a boundary as a number, each with its reason.
 var boundaryNumbers = map[string]string{
 	"internal/scan/results.jsonValue": "the number in the JSON",
 	"internal/scan/results.lenses":    "the scale of a picture",
 }
 
-// All arithmetic with boundaries is in package align: no other one makes a boundary of a number, or a number of one.
+// All arithmetic with boundaries is in package align: no other package converts between a boundary and a number.
 func TestArithmeticWithBoundaries(t *testing.T) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Imports,GoFiles,Export",
 		"./cmd/trueup")
 	cmd.Dir, cmd.Stderr = moduleRoot(t), os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err)
-	exports := map[string]string{} // files of types of all packages that the program is made of, by import path
+	exports := map[string]string{} // files with types of all packages of the program, by import path
 	var users []listed             // packages that import align
 	for d := json.NewDecoder(strings.NewReader(string(out))); d.More(); {
 		var p struct {

@@ -67,7 +67,7 @@ func TestOddFileSystems(t *testing.T) {
 }
 
 // TestEveryCallOfAnExchangeFails has each call of an exchange fail in turn. The path leads to one of the two disks,
-// whole, and where the exchange has begun, a resume and an undo go on from it.
+// whole, and where the exchange has begun, a resume and an undo continue from it.
 func TestEveryCallOfAnExchangeFails(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")

@@ -220,7 +220,7 @@ func (k kind) kept(name string) string {
 	return exchange.OriginalOf(k.main, name)
 }
 
-// commands go on from an exchange.
+// commands continue from an exchange.
 var commands = map[string]func(context.Context, *journal.Held, exchange.Options) (journal.Done, error){
 	"resume": exchange.Resume, "undo": exchange.Undo, "finish": exchange.Finish,
 }

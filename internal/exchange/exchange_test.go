@@ -64,7 +64,7 @@ func TestFinishIsNoted(t *testing.T) {
 	require.Equal(t, []byte{byte(journal.Finishing)}, h.Record())
 }
 
-// What the guest wrote since is lost by an undo only where that is accepted, and a finish goes on.
+// What the guest wrote since is lost by an undo only where that is accepted, and a finish continues.
 func TestGuestWroteSince(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -217,7 +217,7 @@ func TestOriginalOf(t *testing.T) {
 	}
 }
 
-// FuzzJournalOfAnExchange goes on from any plan: names outside of the folder stay.
+// FuzzJournalOfAnExchange continues from any plan: names outside of the folder stay.
 func FuzzJournalOfAnExchange(f *testing.F) {
 	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"dm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(0))
 	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"Li4vdm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(1))

@@ -134,7 +134,7 @@ func TestAnotherDiskAtThePath(t *testing.T) {
 	}
 }
 
-// TestFirstSignature has Windows give the disk its signature: a finish goes on.
+// TestFirstSignature has Windows give the disk its signature: a finish continues.
 func TestFirstSignature(t *testing.T) {
 	t.Parallel()
 	k, dir := pairExchanged(t, "unsigned")
@@ -143,7 +143,7 @@ func TestFirstSignature(t *testing.T) {
 	require.Equal(t, []string{k.main}, disktest.Names(t, dir))
 }
 
-// TestHalfADisk zeroes one of two volumes of the disk that stays: no command goes on, whatever is accepted.
+// TestHalfADisk zeroes one of two volumes of the disk that stays: no command continues, whatever is accepted.
 func TestHalfADisk(t *testing.T) {
 	t.Parallel()
 	for command, start := range map[string]int64{"undo": 63, "finish": 2048} {
@@ -182,7 +182,7 @@ func TestFileThatNothingIdentifies(t *testing.T) {
 	require.Equal(t, k.new, disktest.Names(t, dir))
 }
 
-// TestAnotherGPT gives a GPT, or an entry of it, another GUID.
+// TestAnotherGPT returns a GPT, or an entry of it, another GUID.
 func TestAnotherGPT(t *testing.T) {
 	t.Parallel()
 	k := made["raw"].kind
@@ -215,7 +215,7 @@ func TestAnotherGPT(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutIdentifiers goes on from a journal as earlier versions wrote it: what it does not hold is not
+// TestJournalWithoutIdentifiers continues from a journal as earlier versions wrote it: what it does not hold is not
 // compared.
 func TestJournalWithoutIdentifiers(t *testing.T) {
 	t.Parallel()

@@ -62,7 +62,7 @@ func child(step, kind, dir string, below ...string) *exec.Cmd {
 	return cmd
 }
 
-// changing are the calls that a step changes the world with, as a pattern of strace, and close, behind the last.
+// changing are the calls that a step changes the world with, as a pattern of strace, and close, after the last.
 const changing = "trace=/^(openat|pwrite64|write|ftruncate|fsync|rename|renameat|renameat2|link|linkat|" +
 	"unlink|unlinkat|fchmod|fchown|fsetxattr|fcntl|close)$"
 
@@ -98,7 +98,7 @@ func points(t *testing.T, strace, step, kind, dir string) (out []point) {
 	return out
 }
 
-// killAt has a step be killed in front of a call.
+// killAt has a step be killed before a call.
 func killAt(t *testing.T, strace, step, kind, dir string, p point) {
 	t.Helper()
 	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
@@ -111,9 +111,9 @@ func killAt(t *testing.T, strace, step, kind, dir string, p point) {
 // everyKill has each step be killed at all of its calls instead of at a sample of them.
 const everyKill = "TRUEUP_KILLS"
 
-// TestKilledAtEveryCall kills an exchange, and each command that goes on from one, in front of its system calls. The
-// path of the disk leads to one of the two disks each time, whole. Then a resume completes the exchange, and an undo
-// brings back each byte.
+// TestKilledAtEveryCall kills an exchange, and each command that continues from one, before its system calls. The path
+// of the disk leads to one of the two disks each time, whole. Then a resume completes the exchange, and an undo brings
+// back each byte.
 func TestKilledAtEveryCall(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")
@@ -166,13 +166,13 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 }
 
-// requireGoesOn requires a whole disk at the path, and that a command goes on from it.
+// requireGoesOn requires a whole disk at the path, and that a command continues from it.
 func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, command, when string) {
 	t.Helper()
 	left := disktest.Names(t, dir)
 	require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(dir, k.main)), "%s: %q", when, left)
 	err := k.command(dir, command, false)
-	if errors.Is(err, fs.ErrNotExist) { // the journal is not there yet, or no more
+	if errors.Is(err, fs.ErrNotExist) { // the journal is missing yet, or no more
 		now := sums(t, dir)
 		for n, sum := range before {
 			if command != "finish" {

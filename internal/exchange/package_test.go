@@ -67,7 +67,7 @@ var (
 	digest = regexp.MustCompile(`(?m)^SHA256\((.*)\)= ([0-9a-f]{64})$`)
 )
 
-// unpacked requires a complete package at a path and returns where its two files lie one behind the other.
+// unpacked requires a complete package at a path and returns where its two files lie one after the other.
 func unpacked(t *testing.T, path string) string {
 	t.Helper()
 	dir, base := filepath.Split(path)

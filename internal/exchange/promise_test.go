@@ -132,7 +132,7 @@ func zero(t *testing.T, path string, off, n int) {
 // sparse reports whether the bytes of a disk lie elsewhere in its file than on the disk.
 func sparse(format string) bool { return !slices.Contains([]string{"raw", "fixed", "flat"}, format) }
 
-// flip changes bytes of a file in a way that no time of the file shows.
+// flip changes bytes of a file so that no time of the file shows.
 func flip(t *testing.T, path string, off int) {
 	t.Helper()
 	was := disktest.Stat(t, path).ModTime()
@@ -144,7 +144,7 @@ func flip(t *testing.T, path string, off int) {
 	require.NoError(t, os.Chtimes(path, was, was))
 }
 
-// What a side of an exchange can become, and whether --force may go on from there.
+// What a side of an exchange can become, and whether --force may continue from there.
 var damages = map[string]struct {
 	do     func(t *testing.T, path string)
 	forced bool
@@ -207,7 +207,7 @@ var damages = map[string]struct {
 }
 
 // TestWayBackProvesWhatStays has each file of the side that is to stay damaged: neither command removes the other side
-// then, and --force goes on only where a sound disk stays.
+// then, and --force continues only where a sound disk stays.
 func TestWayBackProvesWhatStays(t *testing.T) {
 	t.Parallel()
 	for format, m := range made {
@@ -254,7 +254,7 @@ func look(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// TestGuestsOfTheCopyAreNormal has a guest write to the copy, grow its partition and add another: a finish goes on
+// TestGuestsOfTheCopyAreNormal has a guest write to the copy, grow its partition and add another: a finish continues
 // without --force. An undo asks for it.
 func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	t.Parallel()

@@ -120,7 +120,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 	}
 }
 
-// TestFoldersThatAreNotSearched closes a folder below that of the disk: the commands name it, and go on.
+// TestFoldersThatAreNotSearched closes a folder below that of the disk: the commands name it, and continue.
 func TestFoldersThatAreNotSearched(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"undo", "finish"} {

@@ -154,7 +154,7 @@ func TestTextsOfPackages(t *testing.T) {
 	}
 }
 
-// What comes between the checks and the exchange ends it: a source that is gone, and the journal of another run.
+// What comes between the checks and the exchange ends it: a source that is missing, and the journal of another run.
 func TestOthersComeBetween(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()

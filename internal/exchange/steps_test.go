@@ -139,8 +139,8 @@ const (
 	isGone    = "has neither that name nor"
 )
 
-// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends in front of
-// the first name that it would take from another file.
+// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends before the
+// first name that it would take from another file.
 func TestStepsRefuse(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -319,7 +319,7 @@ func TestFilesOfAnExchange(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 }
 
-// A manifest whose name is gone needs no further step.
+// A manifest whose name is missing needs no further step.
 func TestSealsAreBrokenOnce(t *testing.T) {
 	t.Parallel()
 	s := begin(t, true)

@@ -78,8 +78,8 @@ func machineRuns(name string) func(t *testing.T, dir string) {
 	}
 }
 
-// Users remove the original by hand. An undo is not begun then, which could never come to its end, and a finish removes
-// the journal.
+// Users remove the original by hand. An undo is not begun then, which could never end, and a finish removes the
+// journal.
 func TestOriginalWasRemoved(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {

@@ -163,7 +163,7 @@ var kinds = map[string][]string{
 	"ext4, meta_bg":      {"ext4", "-b", "1024", "-g", "2048", "-O", "meta_bg,^resize_inode"},
 }
 
-// What is left out is what the tools call free; the files are as they were; and a check finds nothing.
+// What is omitted is what the tools call free; the files are unchanged; and a check finds nothing.
 func TestFreeSpaceOfVolumes(t *testing.T) {
 	t.Parallel()
 	for name, options := range kinds {
@@ -235,7 +235,7 @@ func clearNTFS(v *made, first, n int64) {
 	}
 }
 
-// A volume that was not left in order, or whose bitmap is wrong in a way that shows, is copied as a whole.
+// A volume that was not left in order, or whose bitmap is wrong so that shows, is copied as a whole.
 func TestVolumesThatAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	u32 := binary.LittleEndian.PutUint32

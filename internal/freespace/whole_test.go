@@ -119,7 +119,7 @@ func TestReasonsOfTheLayout(t *testing.T) {
 	require.Contains(t, f.whole(f.layout.Partitions[1]), "behind the first")
 }
 
-// What is left out counts for the partition that it lies in, and not for an extended one around that.
+// What is omitted counts for the partition that it lies in, and not for an extended one around that.
 func TestCountsOfPartitions(t *testing.T) {
 	t.Parallel()
 	f := sound()

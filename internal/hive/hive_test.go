@@ -92,7 +92,7 @@ func open(t testing.TB, f []byte) *Hive {
 	return h
 }
 
-// valueOf returns a value that is there.
+// valueOf returns a value that exists.
 func valueOf(t testing.TB, h *Hive, name string, path ...string) *Value {
 	t.Helper()
 	k, err := h.Key(path...)
@@ -308,8 +308,8 @@ func plainEntries(log []byte) (out []plainEntry) {
 	return out
 }
 
-// plainRecover gives a dirty hive as Windows reads it, and how many entries it applies. It knows hives whose base block
-// is whole. Of two old logs it takes the first.
+// plainRecover returns a dirty hive as Windows reads it, and how many entries it applies. It knows hives whose base
+// block is whole. Of two old logs it takes the first.
 func plainRecover(hive []byte, logs ...[]byte) (out []byte, applied int) {
 	out = append(out, hive[:min(len(hive), 4096+plain32(hive, 40))]...)
 	apply := func(log []byte, e plainEntry) {

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// walk reads all that a hive holds, and gives the first error. It goes on behind what is broken, as a caller may.
+// walk reads all that a hive holds, and gives the first error. It continues behind what is broken, as a caller may.
 func walk(h *Hive) error {
 	root, err := h.root()
 	if err != nil {
@@ -59,7 +59,7 @@ type fields struct {
 	forge.Bytes
 }
 
-// key is where a key lies, behind its size.
+// key is where a key lies, after its size.
 func (f fields) key(path ...string) int64 {
 	f.t.Helper()
 	k, err := open(f.t, f.Bytes).Key(path...)
@@ -67,7 +67,7 @@ func (f fields) key(path ...string) int64 {
 	return baseSize + int64(k.off) + 4
 }
 
-// value is where a value lies, behind its size.
+// value is where a value lies, after its size.
 func (f fields) value(name string, path ...string) int64 {
 	f.t.Helper()
 	return valueOf(f.t, open(f.t, f.Bytes), name, path...).cell.at
@@ -77,7 +77,7 @@ func (f fields) value(name string, path ...string) int64 {
 func (f fields) list(path ...string) int64 { return f.cell(f.key(path...) + keySubkeyList) }
 func (f fields) big() int64                { return f.cell(f.value("long", "sizes") + valueOffset) }
 
-// cell is the place of the cell to which a field refers, behind its size.
+// cell is the place of the cell to which a field refers, after its size.
 func (f fields) cell(off int64) int64 { return baseSize + 4 + int64(f.u32(off)) }
 
 // u32 reads a field back.
@@ -97,7 +97,7 @@ type brokenHive struct {
 	damage func(f fields)
 }
 
-// Each change breaks a hive in one place: the walk says so, goes on elsewhere, and ends.
+// Each change breaks a hive in one place: the walk reports it, continues elsewhere, and ends.
 func TestBrokenHives(t *testing.T) {
 	for name, tc := range brokenHives {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestWhatIsNoHive(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrFormat, "a base block and nothing else")
 }
 
-// What Windows would mend is read, and told from what it takes as it is.
+// What Windows would repair is read, and told from what it takes as it is.
 func TestClean(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage func(f forge.Bytes) forge.Bytes
@@ -416,8 +416,7 @@ func (h huge) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// All bins of the largest hive are walked once, and are small in memory. To read all over it again and again comes to
-// an end.
+// All bins of the largest hive are walked once, and are small in memory. To read all over it again and again ends.
 func TestHugeHive(t *testing.T) {
 	src := huge{hiveforge.New(5,
 		hiveforge.Key{Name: "ROOT", Values: []hiveforge.Value{{Name: "far", Type: 3, Data: counted(8)}}})}

@@ -72,7 +72,7 @@ func exported(t testing.TB, src *bytes.Reader) []string {
 	return out
 }
 
-// visit goes through the keys of a hive, each with its values behind it, up to the first error.
+// visit goes through the keys of a hive, each with its values after it, up to the first error.
 func visit(h *Hive, key func(path string), value func(path string, v *Value) error) error {
 	root, err := h.root()
 	if err != nil {
@@ -278,7 +278,7 @@ func TestMarvin(t *testing.T) {
 	require.Equal(t, forged, long)
 }
 
-// recovered gives the hive bins in the state that Windows starts with.
+// recovered returns the hive bins in the state that Windows starts with.
 func recovered(t testing.TB, r *Recovery) []byte {
 	t.Helper()
 	require.NoError(t, r.Certain())
@@ -335,7 +335,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 			sameBins(t, ours, recovered(t, recovery(t, dirty, logs...)))
 		})
 	}
-	for i := range 3 { // no entry counts that is torn, and none behind it
+	for i := range 3 { // no entry counts that is torn, and none after it
 		log := hiveforge.Log(h, 9, a, elsewhere(b), c)
 		for _, e := range recovery(t, dirty, log).chains[0].logs[0].entries[i:] {
 			log[e.End()-1]++

@@ -303,8 +303,7 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 		is, m := plainRecover(fate(after)[0], fate(after)[1:]...)
 		require.Equal(t, n, m, "seed %d, fate %d: entries applied", seed, i)
 		if !slices.ContainsFunc(states, func(s forge.Bytes) bool { return bytes.Equal(s[4096:], was[4096:]) }) {
-			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one in front of
-			// it.
+			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one before it.
 			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
 			continue
 		}
@@ -449,7 +448,7 @@ func FuzzNewer(f *testing.F) {
 	})
 }
 
-// A hive with a log of any bytes is read, or refused with an error that says why.
+// A hive with a log of any bytes is read, or refused with an error that reports the reason.
 func FuzzRecovery(f *testing.F) {
 	h := hiveforge.New(5, seed())
 	to := bytes.Clone(h)

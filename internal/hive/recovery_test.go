@@ -31,7 +31,7 @@ func hot(t testing.TB) forge.Bytes {
 	}, hiveforge.Key{Name: "zzz", Values: []hiveforge.Value{{Name: "big", Type: 3, Data: counted(30_000)}}})})
 }
 
-// with gives a copy of a hive in which the value has another number.
+// with returns a copy of a hive in which the value has another number.
 func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	t.Helper()
 	f = slices.Clone(f)
@@ -41,7 +41,7 @@ func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	return f
 }
 
-// elsewhere gives a copy in which something else changed.
+// elsewhere returns a copy in which something else changed.
 func elsewhere(f forge.Bytes) forge.Bytes {
 	f = slices.Clone(f)
 	f[len(f)-100]++
@@ -49,7 +49,7 @@ func elsewhere(f forge.Bytes) forge.Bytes {
 }
 
 // states reads the value in each state that a recovery has, as "0000@0 aaaa@1": the value, and the files that hold it.
-// A state like the one before is left out.
+// A state like the one before is omitted.
 func states(r *Recovery) (string, error) {
 	var out []string
 	err := r.Each(func(h *Hive) error {
@@ -330,7 +330,7 @@ func TestLogsOfOtherHives(t *testing.T) {
 	require.ErrorContains(t, recovery(t, owned, log).Certain(), "belongs to another hive: resource manager")
 }
 
-// late gives an old log the time of another moment.
+// late returns an old log the time of another moment.
 func late(log forge.Bytes) forge.Bytes {
 	log.U64(12, 5)
 	hiveforge.Seal(log)

@@ -42,8 +42,8 @@ var parts = map[string][]string{
 	"an image in an archive": {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
 }
 
-// mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what says
-// why, and a file that no image can be needs no second look.
+// mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what
+// reports the reason, and a file that no image can be needs no second look.
 var mayFail = map[string]map[string]int{
 	"an image with a parent":    {"open": 4, "read": 3},
 	"an image that is a parent": {"open": 4, "read": 3},

@@ -131,7 +131,7 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	}
 }
 
-// A file that is no disk is told so in those words, and what its name says.
+// A file that is not a disk is told so in those words, and what its name says.
 func TestNoDiskImage(t *testing.T) {
 	dir := t.TempDir()
 	const none = "no disk image: it has no known header, and its size (5000) is not a " +
@@ -200,7 +200,7 @@ func TestNamedPacked(t *testing.T) {
 	}
 }
 
-// FuzzIdentify gives a file any content: what it is found to be is bounded, names nothing outside of its folder, and
+// FuzzIdentify returns a file any content: what it is found to be is bounded, names nothing outside of its folder, and
 // takes little reading.
 func FuzzIdentify(f *testing.F) {
 	disk := make([]byte, 256*units.KiB)
@@ -268,7 +268,7 @@ func TestLUKSInImages(t *testing.T) {
 	}
 }
 
-// An image that lacks its end says so before it says which field shows it.
+// An image that lacks its end reports it before it says which field shows it.
 func TestTruncatedImagesSaySo(t *testing.T) {
 	t.Parallel()
 	for format, rest := range map[string]int64{"vmdk": 100_000, "vpc": 100_000, "qcow2": 400_000, "vhdx": 5_000_000} {

@@ -63,7 +63,7 @@ func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse))
 }
 
-// Renamed gives the text of an image other names of its files. An image in one file names none.
+// Renamed returns the text of an image other names of its files. An image in one file names none.
 func TestRenamedFiles(t *testing.T) {
 	t.Parallel()
 	dir, img := flatDisk(t)
@@ -82,7 +82,7 @@ func TestRenamedFiles(t *testing.T) {
 	require.Nil(t, now)
 }
 
-// A device with an unfinished copy is no disk.
+// A device with an unfinished copy is not a disk.
 func TestMarksOfUnfinishedCopies(t *testing.T) {
 	t.Parallel()
 	device := append(image.Mark(sector), make([]byte, mib)...)

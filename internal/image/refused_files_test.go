@@ -41,7 +41,7 @@ func boxed(t *testing.T, find func(string) (disk.Range, error), o image.Options)
 
 func inBox(string) (disk.Range, error) { return disk.Range{Off: boxDisk, Len: boxSize}, nil }
 
-// An image in an archive names members of its own folder there, and what cannot be found says why.
+// An image in an archive names members of its own folder there, and what cannot be found reports the reason.
 func TestMembersThatAnImageNames(t *testing.T) {
 	t.Parallel()
 	_, err := boxed(t, func(string) (disk.Range, error) { return disk.Range{}, disktest.ErrFault }, image.Options{})

@@ -166,7 +166,7 @@ func requireUnseen(t *testing.T, want, got []ondisk.Issue, place string) {
 	require.Equal(t, want, got)
 }
 
-// TestFoldersTooDeep warns of folders behind the bound of the walk, and finds an overlay in front of it.
+// TestFoldersTooDeep warns of folders behind the bound of the walk, and finds an overlay before it.
 func TestFoldersTooDeep(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -242,7 +242,7 @@ func TestOverlaysBesideALink(t *testing.T) {
 	}
 }
 
-// What the user names and is no file is not a reference inside of an image.
+// What the user names and is not a file is not a reference inside of an image.
 func TestTheUsersPathMustBeAFile(t *testing.T) {
 	path := t.TempDir()
 	_, err := image.Open(path, image.Options{})

@@ -210,7 +210,7 @@ func TestChildrenOfALink(t *testing.T) {
 	}
 }
 
-// Headers of files that are no images. Sources: libvmdk, "VMware Virtual Disk (VMDK) format specification", "Change
+// Headers of files that are not images. Sources: libvmdk, "VMware Virtual Disk (VMDK) format specification", "Change
 // tracking file"; RFC 1740, appendix A.
 const (
 	trackingHead    = "\xa2\x72\x19\xf6\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00"

@@ -84,7 +84,7 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 	}
 }
 
-// TestUndoneMoveStays goes on from a move that was undone, and whose journal is still there.
+// TestUndoneMoveStays continues from a move that was undone, and whose journal is still there.
 func TestUndoneMoveStays(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -113,8 +113,8 @@ func TestNothingToUndo(t *testing.T) {
 	}
 }
 
-// A move that was ended before it moved anything is no success of a resume that goes forward: it is refused and changes
-// nothing, and an undo removes the journal.
+// A move that was ended before it moved anything is not a success of a resume that goes forward: it is refused and
+// changes nothing, and an undo removes the journal.
 func TestResumeBeforeTheMove(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false).middle()

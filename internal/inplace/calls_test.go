@@ -50,7 +50,7 @@ func snapshot(t *testing.T, dir string) map[string][]byte {
 	return out
 }
 
-// putBack makes the files of a folder what they were, and keeps the inodes of those that are there.
+// putBack makes the files of a folder what they were, and keeps the inodes of those that exist.
 func (f *onFiles) putBack(was map[string][]byte) {
 	f.t.Helper()
 	for name := range snapshot(f.t, f.dir) {
@@ -63,8 +63,9 @@ func (f *onFiles) putBack(was map[string][]byte) {
 	}
 }
 
-// TestEveryCallOfAMoveFails has each call on the file system of a move, and of what goes on from one, fail in turn. It
-// says so, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes it.
+// TestEveryCallOfAMoveFails has each call on the file system of a move, and of what continues from one, fail in turn.
+// It reports it, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes
+// it.
 func TestEveryCallOfAMoveFails(t *testing.T) {
 	if oddfs.Answered(t, func(r request) string { return answerTo(t, r) }) {
 		return
@@ -73,8 +74,8 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each")
 	}
-	// The last one goes on from a move that has come to its end, but for its journal, and whose descriptor was given
-	// back with its old text.
+	// The last one continues from a move that has ended, but for its journal, and whose descriptor was given back with
+	// its old text.
 	for _, command := range []string{"move", "resume", "undo", "resume at the end"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -125,7 +126,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 	}
 }
 
-// requireDurable requires that files are flushed before names change, and folders behind that.
+// requireDurable requires that files are flushed before names change, and folders after that.
 func requireDurable(t *testing.T, done []string) {
 	t.Helper()
 	before := ""

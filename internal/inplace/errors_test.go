@@ -59,7 +59,7 @@ func pending(t *testing.T, c simCase) (out []int) {
 	return out
 }
 
-// TestEachErrorIsReturned fails each call and each read of a run that goes on from a killed one: it ends with that
+// TestEachErrorIsReturned fails each call and each read of a run that continues from a killed one: it ends with that
 // error, and is not taken for complete.
 func TestEachErrorIsReturned(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestEachErrorIsReturned(t *testing.T) {
 	}
 }
 
-// requireErrors fails each call and each read of a run that goes on from one that was killed at a call.
+// requireErrors fails each call and each read of a run that continues from one that was killed at a call.
 func requireErrors(t *testing.T, c simCase, at int, undo bool) {
 	t.Helper()
 	start, calls, reads := killed(t, c, at, undo)
@@ -101,7 +101,7 @@ func requireErrors(t *testing.T, c simCase, at int, undo bool) {
 }
 
 // TestPowerAfterAKill kills a move while a stretch is saved and not written, and takes the power at each call of the
-// run that goes on. Nothing that was not flushed stays.
+// run that continues. Nothing that was not flushed stays.
 func TestPowerAfterAKill(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -120,7 +120,7 @@ func TestPowerAfterAKill(t *testing.T) {
 	require.NoError(t, s.first)
 }
 
-// TestInterruptedSteps ends a move whose context is over, in front of the next stretch.
+// TestInterruptedSteps ends a move whose context is over, before the next stretch.
 func TestInterruptedSteps(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -221,14 +221,14 @@ func TestWritesThatAreLost(t *testing.T) {
 	}
 }
 
-// solid is a storage that knows no holes.
+// solid is a storage that has no holes.
 type solid struct{ simDisk }
 
 func (solid) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// TestZerosAreRead has each read of a move fail where the storage knows no holes, so that zeros are read, too.
+// TestZerosAreRead has each read of a move fail where the storage has no holes, so that zeros are read, too.
 func TestZerosAreRead(t *testing.T) {
 	t.Parallel()
 	c, reads := simCases(t)[0], 0

@@ -26,7 +26,7 @@ import (
 type onFiles struct {
 	t         *testing.T
 	dir, path string
-	journal   string          // of a move that goes on, where it does not lie beside the disk
+	journal   string          // of a move that continues, where it does not lie beside the disk
 	far       bool            // no piece overlaps its new place, so that the journal is small
 	old, want []byte          // of the disk
 	ctx       context.Context //nolint:containedctx // of the move
@@ -120,7 +120,7 @@ func (f *onFiles) middle() *onFiles {
 	return f
 }
 
-// again goes on with a command, after a change of what it goes on from.
+// again continues with a command, after a change of what it continues from.
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
 	h, err := journal.Hold(f.path, f.journal)
@@ -140,7 +140,7 @@ func (f *onFiles) again(command string, change func(a *Again)) error {
 	return err
 }
 
-// TestMovesOnFiles moves disks on real files, whole and with an interrupt, and goes on both ways.
+// TestMovesOnFiles moves disks on real files, whole and with an interrupt, and continues both ways.
 func TestMovesOnFiles(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -169,8 +169,8 @@ func TestMovesOnFiles(t *testing.T) {
 	}
 }
 
-// TestOtherDisksAreNotMoved goes on from a move whose disk is not as the move left it: nothing is written to it, and an
-// undo that is forced takes the journal away only where no disk is in the middle of the move.
+// TestOtherDisksAreNotMoved continues from a move whose disk is not as the move left it: nothing is written to it, and
+// an undo that is forced takes the journal away only where no disk is in the middle of the move.
 func TestOtherDisksAreNotMoved(t *testing.T) {
 	t.Parallel()
 	other := func(f *onFiles) { // a copy that was brought back from a backup
@@ -219,7 +219,7 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesOnOtherStorage goes on with a move whose files and journal were copied to another folder: the mark shows
+// TestMovesOnOtherStorage continues with a move whose files and journal were copied to another folder: the mark shows
 // that they are of the move. Where the journal did not come along it is of the disk that it lies beside, and bytes of
 // another moment are found before the disk counts as one.
 func TestMovesOnOtherStorage(t *testing.T) {
@@ -318,7 +318,8 @@ func TestDisksInUseAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesThatAreRefused begins no move of a disk that is no file of its own, that changes, or that cannot be moved.
+// TestMovesThatAreRefused begins no move of a disk that is not a file of its own, that changes, or that cannot be
+// moved.
 func TestMovesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

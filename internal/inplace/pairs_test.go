@@ -46,13 +46,13 @@ func TestKilledThenPower(t *testing.T) {
 	}
 }
 
-// nextCalls is in how many calls of a second run the power goes: until it has made durable what it goes on from, and
+// nextCalls is in how many calls of a second run the power goes: until it has made durable what it continues from, and
 // written a stretch.
 const nextCalls = 9
 
 // TestFailedCalls has each writing call of a move fail in turn, and then calls of the run that resumes or undoes it.
 // What a flush failed to write is taken for clean from then on, so that the next run must write it again before it
-// builds on it: the disk is the old or the new one when the power goes behind its end, or in its first calls.
+// builds on it: the disk is the old or the new one when the power goes after its end, or in its first calls.
 // TRUEUP_CRASHES has all of these tried.
 func TestFailedCalls(t *testing.T) {
 	t.Parallel()

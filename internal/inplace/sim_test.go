@@ -149,12 +149,12 @@ func simCases(t *testing.T) []simCase {
 		simCase{
 			name: "footer behind the disk", chunk: 8, direct: 1 << 20, plan: mbr(),
 			tail: footer("old"), newTail: footer("new"),
-		}.simulate(t, 47), // what lies in front of the footer is saved together with it
+		}.simulate(t, 47), // what lies before the footer is saved together with it
 		simCase{name: "saved as one over holes", chunk: 4, direct: 1 << 20, plan: mbr(), zero: empty}.simulate(t),
 	}
 }
 
-// faulty is what a simulation leaves out.
+// faulty is what a simulation omits.
 type faulty struct {
 	lie     string // the file that is not flushed
 	records int    // only every n-th record of a stretch is written
@@ -316,7 +316,7 @@ func (x *trial) crash(kill bool, keep func(string, int64) bool) {
 // nothing of what was not flushed outlasts a power cut.
 func nothing(string, int64) bool { return false }
 
-// end lets a last run come to its end, and judges the disk.
+// end lets a last run end, and judges the disk.
 func (x *trial) end(undo bool) error {
 	if err := x.bootable(); err != nil {
 		return err
@@ -330,7 +330,7 @@ func (x *trial) end(undo bool) error {
 	case !bytes.Equal(want, x.on.AfterCrash(nothing).File("disk").Bytes()):
 		return errors.New("the journal may go, and the disk is not durable")
 	}
-	// Whatever comes then does not write any more.
+	// Whatever comes then does not write any longer.
 	for _, again := range []bool{undo, !undo} {
 		if _, err := x.life(false, again); err != nil {
 			return err
@@ -483,7 +483,7 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestCrashesShowFaults shows that TestCrashes can fail: whatever a move leaves out of its protocol is found.
+// TestCrashesShowFaults shows that TestCrashes can fail: whatever a move omits of its protocol is found.
 func TestCrashesShowFaults(t *testing.T) {
 	t.Parallel()
 	n := simulations(t)

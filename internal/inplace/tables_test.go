@@ -75,7 +75,7 @@ func (d *drawn) chain(box int64) int64 {
 	return record + d.Int64N(3)
 }
 
-// cut ends the disk at a sector, or a few behind it: it has to grow then.
+// cut ends the disk at a sector, or a few after it: it has to grow then.
 func (d *drawn) cut(lba int64) { d.bytes = d.bytes[:(lba+[]int64{0, 0, 1, 9}[d.IntN(4)])*sector] }
 
 // gpt draws a table of two copies, with a protective MBR or a hybrid one. A copy can be damaged.

@@ -101,7 +101,7 @@ func (m *onDeviceMove) middle() *onDeviceMove {
 	return m
 }
 
-// again goes on with the journal.
+// again continues with the journal.
 func (m *onDeviceMove) again(do func(a *Again) error) error {
 	m.t.Helper()
 	h, err := journal.Hold(m.img, m.journal)
@@ -167,8 +167,8 @@ func TestMovesOnADevice(t *testing.T) {
 	require.ErrorIs(t, m.again(m.resume), ondisk.ErrUsage)
 }
 
-// TestJournalsThatStay has a disk of which it cannot be known whether it is in the middle of a move, or that lies in
-// another folder: its journal does not go.
+// TestJournalsThatStay has a disk of which it is unknown whether it is in the middle of a move, or that lies in another
+// folder: its journal does not go.
 func TestJournalsThatStay(t *testing.T) {
 	t.Parallel()
 	m := newOnDevice(t).middle()
@@ -191,8 +191,8 @@ func TestJournalsThatStay(t *testing.T) {
 	}
 }
 
-// TestDevicesThatBreak has each call on a device, and all behind it, fail. The error says where the disk is: as it was,
-// or in the middle of the move, which goes on when the device is there again.
+// TestDevicesThatBreak has each call on a device, and all after it, fail. The error says where the disk is: as it was,
+// or in the middle of the move, which continues when the device is there again.
 func TestDevicesThatBreak(t *testing.T) {
 	t.Parallel()
 	whole := newOnDevice(t)
@@ -375,7 +375,7 @@ func TestMarksThatAreNotRead(t *testing.T) {
 	}
 }
 
-// TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
+// TestLostDescriptor continues from a move whose descriptor is missing, or has its name back: nothing moves without it.
 func TestLostDescriptor(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, true).middle()
@@ -390,8 +390,8 @@ func TestLostDescriptor(t *testing.T) {
 	require.NoFileExists(t, f.path+hidden)
 }
 
-// TestDescriptorGetsItsName flushes a descriptor in front of its name, and the name. A call that fails is an error, or
-// it has its new text.
+// TestDescriptorGetsItsName flushes a descriptor before its name, and the name. A call that fails is an error, or it
+// has its new text.
 func TestDescriptorGetsItsName(t *testing.T) {
 	behind := t.TempDir()
 	var j oddfs.Journal

@@ -22,7 +22,7 @@ const (
 	planAt = 68 << 10
 )
 
-// lives writes and reads all parts of a journal, with a second run that goes on from the first.
+// lives writes and reads all parts of a journal, with a second run that continues from the first.
 func lives(f journal.File) error {
 	j, err := journal.Create(f, "test", id, []byte("plan"), 8192)
 	for i, record := range []string{"first", "second", "third"} {
@@ -63,7 +63,7 @@ func TestEachCallFails(t *testing.T) {
 }
 
 // TestFailedFlushThenPower has a flush of a run fail, after which the kernel takes what it could not write for clean.
-// The next run goes on from a record that only the cache has, and loses its power: one of the records is whole.
+// The next run continues from a record that only the cache has, and loses its power: one of the records is whole.
 func TestFailedFlushThenPower(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 9))
@@ -190,7 +190,7 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// TestOtherFiles opens files that are no journals.
+// TestOtherFiles opens files that are not journals.
 func TestOtherFiles(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 512} {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that is no journal is held by no command.
+// A file that is not a journal is held by no command.
 func TestNoJournalIsHeld(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(path string) error{

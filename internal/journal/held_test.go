@@ -92,7 +92,7 @@ func TestCallsOfAHeldJournalFail(t *testing.T) {
 	require.Error(t, h.Close())
 }
 
-// What the file system does not do with a journal, or with its folder, is an error that says so.
+// What the file system does not do with a journal, or with its folder, is an error that reports it.
 func TestCallsOnTheFolderFail(t *testing.T) {
 	t.Parallel()
 	behind := t.TempDir()

@@ -64,7 +64,7 @@ func TestPowerCut(t *testing.T) {
 				require.True(t, bytes.Equal(record(got)[:1000], saved),
 					"cut at call %d: record %d does not vouch for its bytes", cut, got)
 			}
-			// It goes on from there.
+			// It continues from there.
 			require.NoError(t, j.Put([]byte("next")))
 			j, err = journal.Open(after.File("j"))
 			require.NoError(t, err)
@@ -137,8 +137,8 @@ func TestDamagedJournals(t *testing.T) {
 	}
 }
 
-// TestRecordsOfAnotherJournal gives a journal the slots of another one, as a file system does that hands out its blocks
-// before they are written.
+// TestRecordsOfAnotherJournal returns a journal the slots of another one, as a file system does that hands out its
+// blocks before they are written.
 func TestRecordsOfAnotherJournal(t *testing.T) {
 	t.Parallel()
 	m := disktest.NewMedium()

@@ -64,7 +64,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// A journal that a run holds keeps others out, and one whose run is gone does not.
+// A journal that a run holds keeps others out, and one whose run is missing does not.
 func TestHeldByAnother(t *testing.T) {
 	t.Parallel()
 	held, path := begin(t, journal.Exchange)
@@ -150,7 +150,7 @@ func TestOddJournals(t *testing.T) {
 	require.Contains(t, w.Refusal().Error(), "version")
 }
 
-// Every state says why a command does not apply, or that it does.
+// Every state reports the reason a command does not apply, or that it does.
 func TestKindsAreWhole(t *testing.T) {
 	t.Parallel()
 	for kind, states := range journal.States {
@@ -163,7 +163,7 @@ func TestKindsAreWhole(t *testing.T) {
 	}
 }
 
-// The refusal of a partial file names the commands that go on with its journal.
+// The refusal of a partial file names the commands that continue with its journal.
 func TestIncomplete(t *testing.T) {
 	t.Parallel()
 	held, path := begin(t, journal.InPlace)

@@ -133,7 +133,7 @@ func TestBareVolumeKnownByMagic(t *testing.T) {
 	require.Equal(t, align.Aligned, align.Overall(l, align.DefaultBoundary))
 }
 
-// A FAT can count sectors behind its last cluster that its partition lacks, as in DFTT 6: no data are missing then.
+// A FAT can count sectors after its last cluster that its partition lacks, as in DFTT 6: no data are missing then.
 func TestBareVolumeWithoutItsLastSector(t *testing.T) {
 	path := disktest.Blank(t, "volume", 6160896)
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "2", "-a", "-R", "8", "-r", "512", path)

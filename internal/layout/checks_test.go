@@ -127,8 +127,8 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 	return l
 }
 
-// A chain off the cylinders is one that DOS never read: that is said when something moves, since the move does not mend
-// it.
+// A chain off the cylinders is one that DOS never read: that is said when something moves, since the move does not
+// repair it.
 func TestChainThatDOSCannotRead(t *testing.T) {
 	for off, said := range map[int64]bool{0: false, 1: true} {
 		l := dosChain(t, off)
@@ -305,7 +305,7 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// However many places of other disks a hive names, one finding says so.
+// However many places of other disks a hive names, one finding reports it.
 func TestNamesOfManyDisks(t *testing.T) {
 	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty, Found: boot.Found{Unlisted: 7000}}}
 	for i := range 1024 {

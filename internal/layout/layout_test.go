@@ -111,7 +111,7 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// dftt's images start where the partition starts: their boot sector speaks of 63 sectors in front of them.
+// dftt's images start where the partition starts: their boot sector speaks of 63 sectors before them.
 func TestImageOfAPartition(t *testing.T) {
 	f := make(forge.Bytes, 16000*512)
 	fsforge.PutFAT16(f, 0, 16000)
@@ -197,7 +197,7 @@ func TestGaps(t *testing.T) {
 	})
 }
 
-// Holes cost no reading: the gap behind the last partition of this disk is larger than what may be read.
+// Holes cost no reading: the gap after the last partition of this disk is larger than what may be read.
 func TestGapsOfHoles(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["two-tib-mbr"])
 	l := readDisk(t, d, table.Geometry{})
@@ -281,7 +281,7 @@ func TestVolumeOverAGPT(t *testing.T) {
 	}
 }
 
-// The members of an array with its superblock at the end show the array's own GPT, whose backup ends in front of the
+// The members of an array with its superblock at the end show the array's own GPT, whose backup ends before the
 // superblock.
 func TestBackupInFrontOfASuperblock(t *testing.T) {
 	const sectors = 20_000

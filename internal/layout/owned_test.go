@@ -23,7 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// requireRefused wants an issue that no flag overrides, when something moves.
+// requireRefused requires an issue that no flag overrides, when something moves.
 func requireRefused(t *testing.T, f forge.Bytes, code string) {
 	t.Helper()
 	found := coded(read(t, f).Issues, code)
@@ -97,7 +97,7 @@ func TestAPartOfADynamicVolumeIsNoVolume(t *testing.T) {
 	require.Equal(t, &volume.Volume{Kind: volume.LDM, Size: 6000 * 512}, l.Partitions[0].Volume)
 }
 
-// The boot sector of the first volume of a dynamic disk shows that it begins on 1 MiB, behind the start of the
+// The boot sector of the first volume of a dynamic disk shows that it begins on 1 MiB, after the start of the
 // partition.
 func TestFirstVolumeOfADynamicDisk(t *testing.T) {
 	const mib = 2048
@@ -417,8 +417,8 @@ func TestLabelOnly(t *testing.T) {
 	require.Subset(t, disktest.Codes(l.Issues), []string{"volume", "label-only"})
 }
 
-// FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is no partition: it starts with
-// the table. Source: FreeBSD, stand/i386/boot2/boot1.S.
+// FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is not a partition: it starts
+// with the table. Source: FreeBSD, stand/i386/boot2/boot1.S.
 func TestDedicatedDisk(t *testing.T) {
 	f := tableforge.NewMBR(80000)
 	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})

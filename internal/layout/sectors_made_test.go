@@ -103,7 +103,7 @@ func TestEvidenceForEachSectorSize(t *testing.T) {
 	}
 }
 
-// require holds a layout against the disk as it was made.
+// require compares a layout with the disk as it was made.
 func (d sizedDisk) require(t *testing.T, l *layout.Layout, kind volume.Kind, name string) {
 	t.Helper()
 	require.NotNil(t, l.Table, name)

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// A role that no type has, or that nothing asks for, would be a slip of the pen: package table holds its types against
+// A role that no type has, or that nothing asks for, would be a slip of the pen: package table compares its types with
 // sfdisk.
 func TestRefusalsAreOfRoles(t *testing.T) {
 	asked := []table.Role{

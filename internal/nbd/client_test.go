@@ -80,7 +80,7 @@ func (f *filling) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, most, f.Size()-off)}, Zero: !f.filled.Load()}, nil
 }
 
-// What reads as zeros is asked again when all is to be read again.
+// What reads as zeros is asked again when all must be read again.
 func TestClientForgets(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()

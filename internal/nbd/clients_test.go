@@ -193,7 +193,7 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
-// A server that serves once ends when the last client has left; one that was only asked for a list goes on.
+// A server that serves once ends when the last client has left; one that was only asked for a list continues.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()

@@ -57,7 +57,7 @@ func structured() []byte {
 
 func simple() []byte { return append(hello(3), option(optGo, plain...)...) }
 
-// Every request that is refused has its error of the specification, and the session goes on.
+// Every request that is refused has its error of the specification, and the session continues.
 func TestRefusedRequests(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -130,7 +130,7 @@ func TestUndividedRead(t *testing.T) {
 	require.True(t, bytes.Equal(want[99:99+n], got[headRoom:]))
 }
 
-// A read that fails is an error of that request, behind the data before it.
+// A read that fails is an error of that request, after the data before it.
 func TestFailingReads(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -169,7 +169,7 @@ func TestMapIsAskedOnce(t *testing.T) {
 	require.LessOrEqual(t, b.asked, size/ahead)
 }
 
-// Options that are unknown or malformed are answered, and the handshake goes on.
+// Options that are unknown or malformed are answered, and the handshake continues.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -297,7 +297,7 @@ func (a *asked) ReadAt(p []byte, off int64) (int, error) {
 	return a.ReaderAt.ReadAt(p, off)
 }
 
-// Small reads give the bytes that are there, and ask for each page once until all is forgotten.
+// Small reads give the bytes that exist, and ask for each page once until all is forgotten.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	const size = 3*pageBytes + 77

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// odd is a disk with holes of many lengths, whose size is no multiple of a sector, and its bytes.
+// odd is a disk with holes of many lengths, whose size is not a multiple of a sector, and its bytes.
 func odd() (disk.Disk, []byte) {
 	const size = 5<<20 + 77
 	data := make([]byte, size)

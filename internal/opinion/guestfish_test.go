@@ -175,7 +175,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 	}
 }
 
-// What did not come to an end is an error, and no agreement.
+// What did not end is an error, and no agreement.
 func TestAppliancesThatFail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answers, want string }{

@@ -18,17 +18,17 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// newPlan is the plan of a layout that has one.
+// newPlan returns the plan of a layout, which must have one.
 func newPlan(t require.TestingT, l *layout.Layout, g align.Goal) *plan.Plan {
 	p, err := plan.New(l, g)
 	require.NoError(t, err)
 	return p
 }
 
-// kept is the goal without flags: 64 KiB, or what each disk is given by its makers.
+// kept is the default goal: 64 KiB, or the boundary of each disk's makers.
 var kept = align.Goal{Must: align.DefaultBoundary, Want: align.Kept}
 
-// codes lists what findings are about.
+// codes returns the codes of findings.
 func codes(fs []align.Finding) (out []string) {
 	for _, f := range fs {
 		out = append(out, f.Code)
@@ -46,7 +46,7 @@ func slot(kind byte, start, sectors uint32) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
-// requireSettled wants the plan of a result to change nothing.
+// requireSettled requires that the plan of a result changes nothing.
 func requireSettled(t require.TestingT, after *layout.Layout, goal align.Goal, again string) {
 	p, err := plan.New(after, goal)
 	require.NoError(t, err, again)
@@ -66,8 +66,8 @@ func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.D
 	return d, l, p
 }
 
-// Expected starts are worked out by hand: the next multiple of 128 sectors (64 KiB) where the boot code reads CHS, of
-// 2048 (1 MiB) where it does not, that does not touch the partition before.
+// Expected starts are worked out by hand: the first multiple after the preceding partition, of 128 sectors (64 KiB) if
+// the boot code reads CHS, otherwise of 2048 (1 MiB).
 func TestPlansOfTheCorpus(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -75,19 +75,20 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		boundary int64
 		only     []int
 		want     map[int]int64 // number -> LBA
-		size     int64         // sectors; 0: as before
+		size     int64         // sectors; 0: unchanged
 	}{
 		{"xp, its boot code reads chs", "xp-lba63-one-ntfs", 0, nil, map[int]int64{1: 128}, 0},
 		{"xp, to 1 MiB all the same", "xp-lba63-one-ntfs", 1 << 20, nil, map[int]int64{1: 2048}, 0},
 		{"xp, to 4 KiB", "xp-lba63-one-ntfs", 4096, nil, map[int]int64{1: 64}, 0},
-		// The first one ends at 4192902+2048, so the second goes to 2049 MiB.
+		// The first one ends at 4192902+2048, so the second moves to 2049 MiB.
 		{
 			"two ntfs, each its own distance", "two-ntfs-lba63-and-cylinder", 0, nil,
 			map[int]int64{1: 2048, 2: 4196352},
 			0,
 		},
 		{"two ntfs, to 64 KiB", "two-ntfs-lba63-and-cylinder", 65536, nil, map[int]int64{1: 128, 2: 4193152}, 0},
-		// 4192965 is no multiple of 128, but was not asked for; the first one has to leave it its place, and cannot.
+		// 4192965 is not a multiple of 128, but was not selected; the first one would have to leave it room, and
+		// cannot.
 		{
 			"two ntfs, only the first, which pushes the second", "two-ntfs-lba63-and-cylinder", 65536,
 			[]int{1},
@@ -95,14 +96,14 @@ func TestPlansOfTheCorpus(t *testing.T) {
 			0,
 		},
 		{"two ntfs, only the second", "two-ntfs-lba63-and-cylinder", 65536, []int{2}, map[int]int64{2: 4193024}, 0},
-		// 1031121 + 2048 sectors pass the 504 MiB there are.
+		// 1031121 + 2048 sectors exceed the 504 MiB of the disk.
 		{"16 heads, no room behind it", "fat16-16-heads", 0, nil, map[int]int64{1: 2048}, 505 * 2048},
 		{"16 heads, to 64 KiB", "fat16-16-heads", 65536, nil, map[int]int64{1: 128}, 0},
 		{"beyond chs", "ext3-saturated-chs", 0, nil, map[int]int64{1: 2048, 2: 17672192}, 0},
 		{"2 TiB, only the first", "two-tib-mbr", 0, []int{1}, map[int]int64{1: 2048}, 0},
 		{"2 TiB, to 4 KiB", "two-tib-mbr", 4096, nil, map[int]int64{1: 64, 2: 4294963264}, 0},
-		// The clusters of 2 KiB of partition 2 lie on multiples of 2 KiB now (LBA 63 and 45), and only on sectors on
-		// 1 MiB.
+		// The clusters of 2 KiB of partition 2 are on multiples of 2 KiB now (LBA 63 and 45), and would be on sectors
+		// only at 1 MiB.
 		{"entries out of order", "entries-out-of-order", 0, nil, map[int]int64{3: 241664, 1: 643072}, 0},
 		{
 			"entries out of order, all by name", "entries-out-of-order", 0,
@@ -139,7 +140,7 @@ func TestPlansOfTheCorpus(t *testing.T) {
 	}
 }
 
-// Bytes of the entries after the moves above: LBA = (C * heads + H) * 63 + S - 1.
+// CHS bytes after the moves above: LBA = (C * heads + H) * 63 + S - 1.
 func TestCHSBytesOfTheCorpus(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -181,7 +182,7 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 	}
 }
 
-// An end beyond what 32 bits of sectors can name is refused; nothing is left out in silence.
+// An end beyond 32 bits of sectors is refused; nothing is omitted silently.
 func TestBeyondTheTable(t *testing.T) {
 	f := tableforge.NewMBR(64, slot(0x83, 63, 1<<32-1-63))
 	d := disktest.ShortDisk(f, (1<<32-1)*sector)
@@ -199,8 +200,8 @@ func TestBeyondTheTable(t *testing.T) {
 		p.Moves)
 }
 
-// A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one
-// is one, data are not.
+// An aligned partition makes room only if its neighbour has no other place: free space before that is one, data are
+// not.
 func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	disk := tableforge.NewMBR(20000, slot(0x83, 2048, 2000), slot(0x83, 4200, 3992), slot(0x83, 8192, 2048))
 	goal := kept
@@ -215,8 +216,8 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	require.Equal(t, []plan.Move{second, third}, p.Moves)
 }
 
-// DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the
-// disk. Each stays what it is.
+// DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the disk.
+// Each convention is kept.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	f := tableforge.NewMBR(8000, slot(0x0f, box, 4000))
@@ -230,7 +231,7 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 	require.Empty(t, p.Refusals(false))
 	result := disktest.Head(t, p.View(disktest.Memory(f)), p.Size)
-	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
+	// 133 moves to 256, and its record stays at 70; the other moves to 2304 and its record stays at 2070.
 	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+fsforge.BootHidden:]) }
 	require.Equal(t, uint32(256-box), hidden(256))
 	require.Equal(t, uint32(256-box), hidden(256+size-1))
@@ -238,8 +239,8 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	require.Equal(t, uint32(2304), hidden(2304+size-1))
 }
 
-// When the boot record moves too, what counts from it follows the distance between the two, and what counts from the
-// disk the partition.
+// If the boot record moves too, a value relative to it changes by the distance between the two, and one relative to the
+// disk by the move of the partition.
 func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	for fromRecord, hidden := range map[bool]uint32{false: second, true: second - box - 2000} {
@@ -276,7 +277,7 @@ func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "name those")
 }
 
-// At 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
+// At 1 MiB, the bytes depend on the number of heads of the BIOS, and there is a warning.
 func TestTheGeometryNote(t *testing.T) {
 	note := func(p *plan.Plan) bool { return slices.Contains(codes(p.Notes), "chs-geometry") }
 	_, _, p := planFixture(t, "xp-lba63-one-ntfs", mib)
@@ -291,7 +292,7 @@ func TestTheGeometryNote(t *testing.T) {
 	require.False(t, note(p), "without boot code they are not read")
 }
 
-// A note says that a disk grows, for programs that keep its size elsewhere, and there is none otherwise.
+// A note reports a growing disk, for programs that store its size elsewhere.
 func TestTheSizeNote(t *testing.T) {
 	for _, tc := range []struct {
 		sectors int
@@ -308,7 +309,7 @@ func TestTheSizeNote(t *testing.T) {
 	}
 }
 
-// At refuses places that no copy gives.
+// At refuses places that no copy produces.
 func TestAtRefusesOtherPlaces(t *testing.T) {
 	_, l, p := planFixture(t, "two-ntfs-lba63-and-cylinder", 65536)
 	starts := func(first, second int64) map[int]int64 { return map[int]int64{1: first * sector, 2: second * sector} }

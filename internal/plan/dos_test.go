@@ -21,13 +21,13 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// dosDisk is a disk as FDISK makes it: a chain whose boot records begin cylinders, some of them with a logical drive
-// far behind.
+// dosDisk is a disk in the layout of FDISK: a chain whose boot records begin cylinders, some of them with a logical
+// drive far after them.
 type dosDisk struct {
 	*sparse
 
 	geometry table.Geometry
-	drives   []int64 // what logical drives begin with, in the order of the chain
+	drives   []int64 // first bytes of logical drives, in the order of the chain
 }
 
 func (d dice) dosDisk() *dosDisk {
@@ -61,7 +61,7 @@ func (d dice) dosDisk() *dosDisk {
 	return o
 }
 
-// layout returns what DOS sees of a disk.
+// layout returns the drives that DOS finds on a disk.
 func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 	t.Helper()
 	l := bare(t, d)
@@ -74,9 +74,8 @@ func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 	return l
 }
 
-// letters walks the chain as MSINIT.ASM of MS-DOS 4.0 does: of a boot record it keeps the cylinder, and the drive
-// begins as many sectors behind that cylinder's begin as the entry says. It gives what stands at the begin of each
-// drive.
+// letters walks the chain like MSINIT.ASM of MS-DOS 4.0: of a boot record it keeps the cylinder, and the drive begins
+// the entry's number of sectors after that cylinder's start. It returns the first bytes of each drive.
 func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 	t.Helper()
 	cylinder := int64(o.geometry.Heads*o.geometry.Sectors) * sector
@@ -99,8 +98,8 @@ func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 	}
 }
 
-// TestDOSFindsItsDrives holds plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and
-// a disk grows only where a search for any place finds none.
+// TestDOSFindsItsDrives tests plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and
+// a disk grows only if a search for any place fails.
 func TestDOSFindsItsDrives(t *testing.T) {
 	grown, n := 0, disktest.Sample(6000)
 	for i := range n {
@@ -132,8 +131,8 @@ func TestDOSFindsItsDrives(t *testing.T) {
 	require.Greater(t, grown, n/30, "too few disks that have to grow")
 }
 
-// chainOfDOS returns a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors
-// behind its record.
+// chainOfDOS returns a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive is 63 sectors
+// after its record.
 func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	const track = 63
 	start := cylinder*16*track + off
@@ -144,7 +143,7 @@ func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	return s, start
 }
 
-// Records of chains that no DOS reads go where they always did: directly behind what lies in front of them.
+// Records of chains that no DOS reads are placed directly after the preceding partition or record.
 func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	const cylinder = 16 * 63
 	for name, c := range map[string]struct {
@@ -171,7 +170,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 			}
 			p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 			require.Empty(t, p.Refusals(false))
-			want := start + 65 // as far as the partition in front of it, from 63 to 128
+			want := start + 65 // as far as the partition before it, from 63 to 128
 			if c.step {
 				want = start + cylinder
 			}
@@ -180,7 +179,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	}
 }
 
-// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, unless the user accepts
+// Beyond cylinder 1023, CHS cannot address a record: a chain that DOS reads is not put there, unless the user accepts
 // that DOS loses it.
 func TestChainAtTheLastCylinder(t *testing.T) {
 	const cylinderSize = 16 * 63 * sector
@@ -211,7 +210,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 	}
 }
 
-// A partition in front of the last cylinder goes back where that keeps the chain in the reach of DOS.
+// A partition before the last cylinder moves backward if that keeps the chain within reach of DOS.
 func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	s, start := chainOfDOS(0x05, 1023, 0)
 	tableforge.PutSlot(s.bytes[0], 0, 0, slot(6, 2048, 100))
@@ -224,8 +223,7 @@ func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	require.Equal(t, start*sector, p.Places.Records[start*sector])
 }
 
-// Behind the last drive that DOS reads, no record takes a cylinder: a disk of small drives need not grow by one for
-// each.
+// After the last drive that DOS reads, records need no cylinder: a disk of small drives need not grow by one for each.
 func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 	const cylinder, drives, drive = 16 * 63, 4, 15 * 63 // sectors, number, sectors
 	for name, c := range map[string]struct {
@@ -267,7 +265,7 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 	}
 }
 
-// Records with two data entries are no reason against a disk that is aligned; a move is refused.
+// Records with two data entries do not matter on an aligned disk; a move is refused.
 func TestRecordsWithTwoDrives(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first   uint32 // of the primary partition
@@ -292,8 +290,8 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 	}
 }
 
-// A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over
-// them, whether their extended partition moves or stays.
+// A link without sectors hides partitions from Linux and from the plan. A moving drive could overwrite them, whether
+// their extended partition moves or stays.
 func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 	f := tableforge.NewMBR(24576, slot(0x0f, 2048, 20000))
 	tableforge.PutEBR(f, 2048, slot(0x83, 63, 7937), tableforge.Slot{Type: 5, Start: 8000})
@@ -306,8 +304,8 @@ func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 	require.Equal(t, "ebr-link", refused[0].Code)
 }
 
-// A FAT that DOS reads by CHS is warned of where its end leaves what CHS can name; the remedy keeps it there, if any
-// boundary does. One that was behind before, and one whose type says LBA, is not.
+// A FAT that DOS reads by CHS gets a warning if its end leaves the reach of CHS; the remedy keeps it there, if any
+// boundary does. One that was beyond before, and one of an LBA type, get none.
 func TestFATBehindTheLastCylinder(t *testing.T) {
 	const heads, track = 4, 17
 	for _, tc := range []struct {

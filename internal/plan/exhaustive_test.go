@@ -20,10 +20,10 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// everyPlace tries all places that the partitions of a tiny disk can have. It knows the rules of a plan and nothing
-// of how one is found: the order stays; a partition starts where it did or on a boundary; data between partitions
-// stays or moves as far as the partition in front of it, or as far as there is room; a record stays or comes down; an
-// extended partition does not end earlier. What is to be left does not move.
+// everyPlace tries all places for the partitions of a tiny disk. It implements the rules of a plan independently: the
+// order stays; a partition starts where it did or on a boundary; data between partitions stay, or move as far as the
+// partition before them, or as far as there is room; a record stays or moves down; an extended partition does not end
+// earlier. Fixed partitions do not move.
 type everyPlace struct {
 	l     *layout.Layout
 	items []layout.Item
@@ -32,7 +32,7 @@ type everyPlace struct {
 	tried map[[3]int64]bool // states without a solution, or in progress: item, end, delta
 }
 
-// fitsSomewhere reports whether all that a disk holds has places in front of a limit.
+// fitsSomewhere reports whether everything on a disk fits before a limit.
 func fitsSomewhere(l *layout.Layout, goal align.Goal, limit int64) bool {
 	all := &everyPlace{l: l, items: l.Items(), goal: goal, limit: limit, tried: map[[3]int64]bool{}}
 	front := l.Size
@@ -42,7 +42,7 @@ func fitsSomewhere(l *layout.Layout, goal align.Goal, limit int64) bool {
 	return all.fits(0, front, 0)
 }
 
-// fits reports whether the items from i on have places behind end. delta is how far the last partition moved.
+// fits reports whether the items from i on fit after end. delta is the distance by which the last partition moved.
 func (e *everyPlace) fits(i int, end, delta int64) bool {
 	key := [3]int64{int64(i), end, delta}
 	if end > e.limit || e.tried[key] {
@@ -76,7 +76,7 @@ func (e *everyPlace) fits(i int, end, delta int64) bool {
 	return false
 }
 
-// record places boot record i at or behind a place: on a cylinder, where a DOS looks for it.
+// record places boot record i at or after a place: on a cylinder, if DOS searches it there.
 func (e *everyPlace) record(i int, at, delta int64) bool {
 	x := e.items[i]
 	if x.Step > 0 {
@@ -85,7 +85,7 @@ func (e *everyPlace) record(i int, at, delta int64) bool {
 	return (x.Most == 0 || at <= x.Most) && e.gap(i, at+x.Len, delta)
 }
 
-// gap places the data behind item i.
+// gap places the data after item i.
 func (e *everyPlace) gap(i int, end, delta int64) bool {
 	g := e.l.Gaps[i].Data
 	if g.Len == 0 {
@@ -101,7 +101,7 @@ func (e *everyPlace) gap(i int, end, delta int64) bool {
 	return !moves && e.fits(i+1, end+g.Len, delta)
 }
 
-// TestGrowthIsTheLeast holds the growth of tiny disks against a search for any place that would do without.
+// TestGrowthIsTheLeast compares the growth of tiny disks with a search for any place that would do without.
 func TestGrowthIsTheLeast(t *testing.T) {
 	grown, n := 0, disktest.Sample(20_000)
 	for i := range n {
@@ -134,8 +134,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 	require.Greater(t, grown, n/20, "too few disks that have to grow")
 }
 
-// TestTablesAtTheLimit plans disks that end near the last LBA that an MBR can name, or behind it: a partition that
-// cannot be named at its new place is refused.
+// TestTablesAtTheLimit plans disks that end near the last LBA of an MBR, or after it: a partition beyond it is refused.
 func TestTablesAtTheLimit(t *testing.T) {
 	refused, planned, n := 0, 0, disktest.Sample(10_000)
 	for i := range n {
@@ -164,7 +163,7 @@ func TestTablesAtTheLimit(t *testing.T) {
 	require.Greater(t, planned, n/100)
 }
 
-// An extended partition without logical ones has nothing that must end in front of the limit but its own record.
+// Of an extended partition without logical ones, only its own record must end before the limit.
 func TestRecordBeyondTheLimit(t *testing.T) {
 	const start, sectors = 1<<32 - 4095, 2048
 	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]forge.Bytes{}}
@@ -176,8 +175,8 @@ func TestRecordBeyondTheLimit(t *testing.T) {
 	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can address")
 }
 
-// checkExplained wants a reason for each byte in which the result differs from the moved source, and the patches of a
-// plan to hold what they replace.
+// checkExplained requires a reason for each byte in which the result differs from the moved source, and that the
+// patches of a plan contain the old values.
 func checkExplained(
 	t require.TestingT, p *plan.Plan, source, view disk.Disk, before, after *layout.Layout, again string,
 ) {
@@ -202,16 +201,16 @@ func checkExplained(
 	}
 }
 
-// TestEveryByteHasAReason plans disks whose tables were damaged at random, with foreign bytes in unused entries, behind
-// headers and arrays, and at the end. What is not refused differs from the moved source in explained bytes only; where
-// nothing moves and nothing is to be mended, in none.
+// TestEveryByteHasAReason plans disks with randomly damaged tables, with foreign bytes in unused entries, after headers
+// and arrays, and at the end. Accepted disks differ from the moved source in explained bytes only; without moves and
+// repairs, in none.
 func TestEveryByteHasAReason(t *testing.T) {
 	n := disktest.Sample(6000)
 	same, mended, moved, refused := 0, 0, 0, 0
 	for i := range n {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed+1, uint64(i)))}
 		g := d.oddGPT()
-		// What belongs to a table, or to nothing: a loader of a board, a superblock, or a few wrong bytes.
+		// Data of a table, or of nothing: a loader of a board, a superblock, or a few wrong bytes.
 		for range d.IntN(3) {
 			array := d.IntN(2)
 			header := []int64{1, g.sectors - 1}[array]
@@ -269,7 +268,7 @@ func TestEveryByteHasAReason(t *testing.T) {
 	}
 }
 
-// Any byte that is wrong in a result is found, by what its table says or since nothing explains it.
+// Any wrong byte in a result is found, from its table or because nothing explains it.
 func TestWrongBytesHaveNoReason(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
@@ -290,7 +289,7 @@ func TestWrongBytesHaveNoReason(t *testing.T) {
 		}
 		r.Dest, r.After = disktest.Memory(wrong), is
 		found, err = r.Unexplained()
-		if err == nil && len(found) == 0 { // it is in a field that is free, such as the end in CHS
+		if err == nil && len(found) == 0 { // it is in a free field, such as the end in CHS
 			require.Less(t, at, tableforge.MBRMagic)
 			require.True(t, slices.ContainsFunc(p.plan.Patches, func(x disk.Patch) bool {
 				return x.Range().Contains(disk.Range{Off: int64(at), Len: 1})

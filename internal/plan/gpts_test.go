@@ -24,17 +24,17 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// oddGPT is a GPT as the specification allows it and hardly any tool makes it. Places count its own sectors.
+// oddGPT is a GPT that is valid but that hardly any tool makes. Positions are in its own sectors.
 type oddGPT struct {
-	sector, sectors int64 // of the disk as the table knows it
-	extra           int64 // bytes behind that
-	read            int64 // sector size by which the disk is read
+	sector, sectors int64 // size of the disk according to the table
+	extra           int64 // bytes after that
+	read            int64 // sector size for reading the disk
 	entrySize       int64
 	array           []byte
 	places          [2]int64 // of both arrays
 	first, last     int64    // usable
 	damaged         string
-	stray           []int64 // what stands in the front or in front of the backup, and belongs to nothing
+	stray           []int64 // data at the front or before the backup that belong to nothing
 	bytes           map[int64]forge.Bytes
 }
 
@@ -79,7 +79,7 @@ func (d dice) oddGPT() *oddGPT {
 	return g
 }
 
-// strays puts data into some of the sectors from one to another.
+// strays puts data into some of the sectors of a range.
 func (g *oddGPT) strays(d dice, from, to int64) {
 	if from < to && d.chance(50) {
 		lba := from + d.Int64N(to-from)
@@ -167,7 +167,7 @@ func (g *oddGPT) damage(d dice) {
 		case 2:
 			h.U64(tableforge.GPTFirstUsable, uint64(g.last+1))
 		case 3:
-			h.U64(tableforge.GPTNumEntries, 129<<32) // none, of a size that cannot be
+			h.U64(tableforge.GPTNumEntries, 129<<32) // none, with an impossible size
 			h.U32(tableforge.GPTEntriesCRC, 0)
 		}
 		h.U32(tableforge.GPTHeaderCRC, 0)
@@ -182,13 +182,13 @@ func (g *oddGPT) damage(d dice) {
 	g.extra = d.pick(0, 0, 0, 512) % g.sector
 }
 
-// disk is read by the sectors of the table, or by those of a raw image that were not given.
+// disk returns the disk in the sectors of the table, or in those of a raw image without --sector-size.
 func (g *oddGPT) disk() disk.Disk {
 	s := &sparse{sectors: (g.sectors*g.sector + g.extra) / sector, bytes: g.bytes, sector: g.read}
 	return s.disk()
 }
 
-// copyOf reads one copy of a table, as the specification has it, and gives its usable sectors and its array.
+// copyOf reads one copy of a table according to the specification, and returns its usable sectors and its array.
 func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string) (last int64, array []byte) {
 	t.Helper()
 	read := func(off, n int64) forge.Bytes {
@@ -215,7 +215,7 @@ func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string)
 	return u64(tableforge.GPTLastUsable), array
 }
 
-// protected returns how many sectors the protective entry says that it covers.
+// protected returns the number of sectors in the protective entry.
 func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	t.Helper()
 	b := disktest.Head(t, d, sector)
@@ -228,11 +228,11 @@ func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	return 0
 }
 
-// checkGPT reads both copies of a result, and what belongs to nothing.
+// checkGPT reads both copies of a result, and the data that belong to nothing.
 func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, source, view disk.Disk, again string) {
 	t.Helper()
 	if g.damaged == "enlarged" && len(p.Moves) == 0 && p.Size == p.OldSize {
-		require.Empty(t, p.Patches, again) // sound, and stays as it is
+		require.Empty(t, p.Patches, again) // sound, and stays unchanged
 		return
 	}
 	end := view.Size()/g.sector - 1
@@ -267,8 +267,8 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 	}
 }
 
-// TestOddGPTs plans tables that the specification allows and hardly any tool makes, damaged or not, and reads the
-// results as it says.
+// TestOddGPTs plans valid tables that hardly any tool makes, damaged or not, and reads the results according to the
+// specification.
 func TestOddGPTs(t *testing.T) {
 	n := disktest.Sample(3000)
 	planned := 0
@@ -304,8 +304,8 @@ func TestOddGPTs(t *testing.T) {
 	require.Greater(t, planned, n*9/10)
 }
 
-// A copy that is damaged stays as it is where nothing has to be rewritten, is written anew when that is asked for, and
-// keeps a disk from being changed in any other way.
+// A damaged copy stays if nothing has to be rewritten, is rewritten on request, and otherwise prevents any change of
+// the disk.
 func TestDamagedBackups(t *testing.T) {
 	goal := kept
 	mends := goal
@@ -357,7 +357,7 @@ func TestDamagedBackups(t *testing.T) {
 	require.Equal(t, p.Patches, at.Patches)
 	require.Equal(t, p.Pieces, at.Pieces)
 
-	// Something else stands where the header belongs.
+	// Other data are in the place of the header.
 	for _, first := range []int64{63, 2048} {
 		l = damaged(first, []byte("a superblock that is found from the end of a disk, and no part of a GPT")...)
 		require.False(t, l.Damaged())
@@ -376,7 +376,7 @@ func TestDamagedBackups(t *testing.T) {
 }
 
 // A repair is refused beside a table for sectors of another size, which a machine may read instead. A sound table needs
-// none, and other reasons against a move are none against a repair.
+// none, and other reasons against a move do not prevent a repair.
 func TestRepairBesideAnotherTable(t *testing.T) {
 	const large, size = 4096, 4 * mib
 	for _, damaged := range []bool{false, true} {
@@ -395,8 +395,8 @@ func TestRepairBesideAnotherTable(t *testing.T) {
 	}
 }
 
-// The backup in the middle of a disk that was enlarged is no damage: it stays if nothing has to be rewritten, goes to
-// the end with a move, and keeps its distance from the end where something else is there.
+// The backup in the middle of an enlarged disk is no damage: it stays if nothing has to be rewritten, goes to the end
+// with a move, and keeps its distance from the end if other data are there.
 func TestEnlargedDisks(t *testing.T) {
 	for _, occupied := range []bool{false, true} {
 		f := tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 63, Last: 8000, Name: "moves"})
@@ -429,7 +429,7 @@ func TestEnlargedDisks(t *testing.T) {
 	}
 }
 
-// A GPT disk that was cut short anywhere behind its entries is read, and no plan is made of it.
+// A GPT disk that is truncated anywhere after its entries is read, but not planned.
 func TestGPTDiskThatWasCutShort(t *testing.T) {
 	const sectors = 8000
 	disk := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
@@ -459,7 +459,7 @@ type extent struct {
 	mirror     int
 }
 
-// hybridDisk is a GPT with a hybrid MBR: slots mirror some partitions, and protective entries take the space between
+// hybridDisk is a GPT with a hybrid MBR: slots mirror some partitions, and protective entries cover the space between
 // them, up to a partition, from one on, or with some of the free space.
 type hybridDisk struct {
 	bytes forge.Bytes
@@ -528,7 +528,7 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 	return d
 }
 
-// after returns the index of the first partition from a sector on.
+// after returns the index of the first partition at or after a sector.
 func (d *hybridDisk) after(lba int64) int {
 	i := slices.IndexFunc(d.parts, func(p extent) bool { return p.start >= lba })
 	if i < 0 {
@@ -537,7 +537,7 @@ func (d *hybridDisk) after(lba int64) int {
 	return i
 }
 
-// covered returns the partitions inside of a range.
+// covered returns the partitions inside a range.
 func covered(s extent, parts []extent) (out []int) {
 	for i, p := range parts {
 		if p.start >= s.start && p.end <= s.end {
@@ -547,8 +547,8 @@ func covered(s extent, parts []extent) (out []int) {
 	return out
 }
 
-// TestHybridMBRFollows wants both tables of a result to say the same: slots that mirror partitions go on to do so, and
-// protective entries cover the same partitions, lie apart from the others, and keep the first and last sector.
+// TestHybridMBRFollows requires that both tables of a result agree: slots still mirror partitions, and protective
+// entries cover the same partitions, do not overlap others, and keep the first and last sector.
 func TestHybridMBRFollows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawHybrid(t)
@@ -592,8 +592,8 @@ func TestHybridMBRFollows(t *testing.T) {
 	})
 }
 
-// A disk that grows while nothing moves has only a protective entry changed that ended with it, in a hybrid MBR that
-// refuses a move, too.
+// On a disk that grows without moves, only a protective entry that ended with the disk changes, also in a hybrid MBR
+// that refuses a move.
 func TestHybridMBROfALargerDisk(t *testing.T) {
 	f := tableforge.NewGPT(sector, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	for i, s := range []tableforge.Slot{

@@ -33,9 +33,8 @@ func (d dice) leave(l *layout.Layout) map[int]string {
 	return out
 }
 
-// TestWhatIsLeftNeverMoves holds plans for random tables, some partitions of which must stay, against a search for
-// any place that would do: what is to be left has its old place, all others are aligned, and a plan is refused only
-// without one.
+// TestWhatIsLeftNeverMoves compares plans for random tables with fixed partitions with a search for any valid
+// placement: fixed ones keep their place, all others are aligned, and a plan is refused only if there is no placement.
 func TestWhatIsLeftNeverMoves(t *testing.T) {
 	refused, moved, n := 0, 0, disktest.Sample(20_000)
 	for i := range n {
@@ -78,7 +77,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 	require.Greater(t, moved, n/40)
 }
 
-// A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.
+// A boot partition at LBA 63 stays with a note; the data after it move.
 func TestDataOnly(t *testing.T) {
 	f := tableforge.NewMBR(8192, slot(7, 63, 2000), slot(7, 2063, 2000))
 	fsforge.PutNTFS(f, 63, 2000)
@@ -95,7 +94,7 @@ func TestDataOnly(t *testing.T) {
 	})
 }
 
-// What is left alone is mentioned where it is off the boundary, and only then.
+// A partition that stays is reported only if it is off the boundary.
 func TestWhatIsLeftAlone(t *testing.T) {
 	f := tableforge.NewMBR(16384, slot(7, 2048, 2000), slot(5, 4100, 4000), slot(7, 9000, 1000))
 	tableforge.PutEBR(f, 4100, slot(7, 63, 2000), tableforge.Slot{})
@@ -113,7 +112,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Data in front of the system have no room: the refusal says whose fault it is.
+// Data before the system have no room: the refusal names the cause.
 func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	f := tableforge.NewMBR(8192, slot(7, 63, 2000), slot(7, 2063, 2000))
 	fsforge.PutNTFS(f, 63, 2000)
@@ -130,7 +129,7 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	require.Contains(t, r[0].Remedy, "--data-only")
 }
 
-// A volume over the whole disk that is malformed is an error though nothing moves, as it is for inspect.
+// A malformed volume over the whole disk is an error even if nothing moves, as for inspect.
 func TestMalformedBareVolume(t *testing.T) {
 	bad := ondisk.Issue{Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: "bad", Err: ondisk.ErrFormat}
 	bare := &layout.Layout{
@@ -152,7 +151,7 @@ func TestMalformedBareVolume(t *testing.T) {
 	p = newPlan(t, bare, kept)
 	require.Len(t, p.Notes, 1)
 
-	// A volume in a partition that stays is no reason.
+	// A volume in a partition that stays does not matter.
 	l := read(t, disktest.Memory(tableforge.NewMBR(8192, slot(7, 2048, 2000))))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
@@ -160,8 +159,8 @@ func TestMalformedBareVolume(t *testing.T) {
 	require.Empty(t, p.Refusals(false))
 }
 
-// A disk grows where its end means nothing, and by its own wish only. The private header of a dynamic disk lies in the
-// last sector of a disk with an MBR, and in a partition of a GPT.
+// A disk grows only if its end has no meaning, and only if needed. The private header of a dynamic disk is in the last
+// sector of a disk with an MBR, and in a partition of a GPT.
 func TestDisksThatGrow(t *testing.T) {
 	const sectors, large = 8192, 4096
 	bare := func(v, outer *volume.Volume) *layout.Layout {

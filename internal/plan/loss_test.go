@@ -25,7 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// refusing returns a disk of one partition, and a stored position of it that cannot hold another place.
+// refusing returns a disk of one partition, and a stored position of it that cannot be rewritten.
 func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	t.Helper()
 	d := disktest.Memory(tableforge.NewMBR(20_000, slot(0x83, 63, 2000)))
@@ -38,7 +38,7 @@ func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	return d, l
 }
 
-// A guest that boots without a position is aligned, and its user hears what stays.
+// If a guest boots without a position, the disk is aligned, with a warning about it.
 func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	d, l := refusing(t, "the manual is not found")
 	p := newPlan(t, l, kept)
@@ -70,7 +70,7 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	require.NoError(t, verify.Promise(again, l, after))
 }
 
-// One without which it does not boot refuses the plan.
+// If a guest does not boot without it, the plan is refused.
 func TestAPositionThatCannotFollow(t *testing.T) {
 	_, l := refusing(t, "")
 	p := newPlan(t, l, kept)
@@ -78,7 +78,7 @@ func TestAPositionThatCannotFollow(t *testing.T) {
 	require.Equal(t, "limit", p.Refusals(true)[0].Code)
 }
 
-// What cannot be rewritten points where it did, though its target moves.
+// A position that cannot be rewritten is unchanged, though its target moves.
 func TestAPositionThatIsOnlyKnown(t *testing.T) {
 	_, l := refusing(t, "")
 	l.Boot.Refs[0].Encode = nil
@@ -87,7 +87,7 @@ func TestAPositionThatIsOnlyKnown(t *testing.T) {
 	require.Equal(t, l.Boot.Refs[0].Points, p.References(l)[0].To)
 }
 
-// A place that is remembered in a file, where no partition starts now and one will, is mentioned.
+// A stored position in a file is reported if no partition starts there now but one will.
 func TestStrayReferences(t *testing.T) {
 	stray := boot.Ref{Kind: "letter", File: "file", Points: mib}
 	for name, c := range map[string]struct {
@@ -111,7 +111,7 @@ func TestStrayReferences(t *testing.T) {
 	}
 }
 
-// A checksum covers two positions. It is made once, of both as they become, and again when the disk grows.
+// A checksum covers two positions. It is computed once, from both new values, and again when the disk grows.
 func TestChecksumOfTwoPositions(t *testing.T) {
 	d := disktest.Memory(tableforge.NewMBR(20_000, slot(0x83, 63, 2000)))
 	l := read(t, d)
@@ -146,7 +146,7 @@ func TestChecksumOfTwoPositions(t *testing.T) {
 	require.Equal(t, 1, made, "an MBR stays the same on a larger disk")
 }
 
-// inner is what a partition holds behind its start.
+// inner is the content of a partition after its start.
 type inner struct{ cluster, data int64 }
 
 // hold gives each partition of a layout its volume.
@@ -158,7 +158,7 @@ func hold(l *layout.Layout, volumes map[int]inner) {
 	}
 }
 
-// touched counts the blocks of 4 KiB that I/Os of size bytes touch that follow each other from a byte on, one by one.
+// touched counts the blocks of 4 KiB that consecutive I/Os of size bytes touch from a byte on, one by one.
 func touched(first, step, size int64) (n int64) {
 	for i := range int64(4096) {
 		at := first + i*step
@@ -167,7 +167,7 @@ func touched(first, step, size int64) (n int64) {
 	return n
 }
 
-// A plan by default puts the data of no partition worse, also of one that has to make room for another, and a second
+// A default plan worsens the alignment of no partition's data, also of one that makes room for another, and a second
 // plan moves nothing.
 func TestNoPlanPutsDataWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -207,7 +207,7 @@ func TestNoPlanPutsDataWorse(t *testing.T) {
 	})
 }
 
-// A partition whose data lie on blocks makes room by a multiple of the boundary, so that they do after that.
+// A partition whose data are on blocks makes room by a multiple of the boundary, so that they still are.
 func TestDataKeepTheirDistance(t *testing.T) {
 	_, l, _ := planFixture(t, "two-ntfs-lba63-and-cylinder", 0)
 	second := &l.Partitions[1]
@@ -219,8 +219,8 @@ func TestDataKeepTheirDistance(t *testing.T) {
 	require.Zero(t, p.Moves[1].Delta()%(1<<20))
 }
 
-// A partition that makes room for another keeps the alignment that its data have, up to 1 MiB, also where the target is
-// 4 KiB. It gives that up before the disk grows for it, and one that moves on its own account goes to the target.
+// A partition that makes room keeps the alignment of its data, up to 1 MiB, also if the target is 4 KiB. It gives that
+// up rather than let the disk grow, and a partition that moves for itself goes to the target.
 func TestNeighboursKeepTheirAlignment(t *testing.T) {
 	const mib = 2048 // sectors
 	for name, tc := range map[string]struct {
@@ -243,7 +243,7 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 			l.Boot.Refs = []boot.Ref{{
 				Points: l.Partitions[1].Off, Target: 2, Encode: func(_ []byte, to int64) ([]byte, error) {
 					if to != tc.want*512 {
-						return nil, ondisk.ErrLimit // another place that was tried is no reason to refuse
+						return nil, ondisk.ErrLimit // a rejected candidate is no reason to refuse
 					}
 					return nil, nil
 				},
@@ -257,7 +257,7 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 	}
 }
 
-// What the boot needs in its place is refused where a partition, a patch or the growth of the disk takes that place.
+// Data that the boot needs in place are refused if a partition, a patch or the growth of the disk would overwrite them.
 func TestPlacesThatTheBootNeeds(t *testing.T) {
 	const sectors = 8192
 	last := int64(sectors - 34)
@@ -296,7 +296,7 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 	}
 }
 
-// Data between partitions that move are a warning on a disk that no PC boots: a board may read them by their place.
+// Data between moving partitions are a warning on a disk that no PC boots, because a board may read them by position.
 func TestDataBetweenPartitionsThatMove(t *testing.T) {
 	const at, n = 16_384, 128
 	disk := func(first, second uint32, put func(f forge.Bytes)) *layout.Layout {
@@ -340,8 +340,8 @@ func TestDataBetweenPartitionsThatMove(t *testing.T) {
 	}
 }
 
-// A partition that a boot ROM reads from a sector of the disk stays, and all others move as if it were a wall: the
-// loader of Rockchip at LBA 64, in front of a partition off the boundary.
+// A partition that a boot ROM reads by sector stays, and all others move around it: the loader of Rockchip at LBA 64,
+// before a partition off the boundary.
 func TestFixedPlaceStays(t *testing.T) {
 	const header = "\x3b\x8c\xdc\xfc" // mkimage -T rksd -n rk3399, U-Boot 2023.01
 	goal := kept
@@ -368,7 +368,7 @@ func TestFixedPlaceStays(t *testing.T) {
 	require.ErrorContains(t, err, "Rockchip")
 }
 
-// Where it is in the way, the move is refused: it never makes room.
+// If it is in the way, the move is refused: it never makes room.
 func TestFixedPlaceInTheWay(t *testing.T) {
 	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 2049, Last: 16_383},
 		tableforge.GPTEntry{Name: "uboot", First: 16_384, Last: 20_000})

@@ -28,14 +28,14 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// The first partition of a disk that holds a Windows: a FAT with room for a hive.
+// The first partition of a Windows disk: a FAT with room for a hive.
 const (
 	windowsSectors = 20000
 	hiveRoom       = 24 << 10
 	oldest         = 63
 )
 
-// windowsVolume is a FAT with a file for a hive, which begins at byte hive.
+// windowsVolume is a FAT with a file for a hive, at byte hive.
 type windowsVolume struct {
 	bytes []byte
 	hive  int
@@ -67,7 +67,7 @@ func volumeWithHive(t *testing.T, path ...string) windowsVolume {
 	return w
 }
 
-// with returns the volume with a hive that holds letters.
+// with returns the volume with a hive with letters.
 func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]boot.Place) []byte {
 	var values []hiveforge.Value
 	for _, letter := range slices.Sorted(maps.Keys(letters)) {
@@ -96,7 +96,7 @@ func (w windowsVolume) put(t require.TestingT, dirty bool, root hiveforge.Key) [
 	return b
 }
 
-// systemDisk returns an MBR disk whose first partition holds a Windows that knows letters.
+// systemDisk returns an MBR disk whose first partition contains a Windows with drive letters.
 func systemDisk(signature uint32, volume []byte, more ...tableforge.Slot) forge.Bytes {
 	entries := append([]tableforge.Slot{{Type: 6, Start: oldest, Sectors: windowsSectors}}, more...)
 	f := dataDisk(signature, entries...)
@@ -104,7 +104,7 @@ func systemDisk(signature uint32, volume []byte, more ...tableforge.Slot) forge.
 	return f
 }
 
-// dataDisk returns an MBR disk with a signature, and room behind its last partition.
+// dataDisk returns an MBR disk with a signature, and room after its last partition.
 func dataDisk(signature uint32, entries ...tableforge.Slot) forge.Bytes {
 	last := entries[len(entries)-1]
 	f := tableforge.NewMBR(int(last.Start+last.Sectors)+8192, entries...)
@@ -148,7 +148,7 @@ func (x machineDisk) codes() []string {
 	return out
 }
 
-// letters returns the drive letters that the hive of a disk holds.
+// letters returns the drive letters in the hive of a disk.
 func letters(l *layout.Layout) map[string]boot.Place {
 	out := map[string]boot.Place{}
 	for _, r := range l.Boot.Refs {
@@ -170,7 +170,7 @@ const (
 	datSignature = 0xb2b2b2b2
 )
 
-// The letters of a machine of two disks follow the partitions of both.
+// The letters of a machine with two disks follow the partitions of both.
 func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	hive := newWindowsVolume(t).with(t, false, map[string]boot.Place{
 		"C": at(sysSignature, oldest), "D": at(datSignature, 63), "E": at(datSignature, 10063),
@@ -194,8 +194,8 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	require.Contains(t, planMachine(t, sys)[0].codes(), layout.NamesOthers)
 }
 
-// Two disks with one signature, a hive that Windows will first repair, a place that another partition gets: nothing
-// is rewritten, and a warning says so.
+// Two disks with one signature, a dirty hive, a place that another partition gets: nothing is rewritten, with a
+// warning.
 func TestLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
 	dat := dataDisk(datSignature, slot(7, 63, 9000))
@@ -227,7 +227,7 @@ func TestLettersThatCannotFollow(t *testing.T) {
 	}
 }
 
-// What is said of other disks names the first place, counts the others, is said once and not without end.
+// A message about other disks names the first place, counts the others, appears once and is bounded.
 func TestManyLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
 	dat := dataDisk(datSignature, slot(7, 63, 9000))
@@ -274,9 +274,9 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	}
 }
 
-// bootEntry returns a BCD whose loader starts a Windows at a place.
+// bootEntry returns a BCD whose loader starts a Windows at a position.
 func bootEntry(at boot.Place) hiveforge.Key {
-	device := make(forge.Bytes, 16+0x48) // behind a GUID. Source: BCD-SYS, Linux/update_device.sh
+	device := make(forge.Bytes, 16+0x48) // after a GUID. Source: BCD-SYS, Linux/update_device.sh
 	device.U32(16, 6)
 	device.U32(16+8, 0x48)
 	device.U64(16+0x10, ondisk.U64(at.Off))
@@ -293,8 +293,8 @@ func bootEntry(at boot.Place) hiveforge.Key {
 	}
 }
 
-// A boot manager finds a Windows on another disk by its place. An entry that cannot follow refuses the copy: that
-// Windows would not start.
+// A boot manager finds a Windows on another disk by its position. An entry that cannot be updated refuses the copy,
+// because that Windows would not start.
 func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 	volume := volumeWithHive(t, "BOOT", "BCD")
 	place := at(datSignature, 63)
@@ -310,7 +310,7 @@ func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 	require.Empty(t, x.plan.Refusals(true))
 }
 
-// A disk that stays gets the new places of another one, and nothing else.
+// On a disk that stays, only the positions of another disk change.
 func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	volume := newWindowsVolume(t)
 	b := volume.with(t, false, map[string]boot.Place{"D": at(datSignature, 63)})
@@ -326,7 +326,7 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 		letters(read(t, x.plan.View(x.disk))))
 	require.False(t, planMachine(t, sys)[0].plan.Renames)
 
-	// What the disk stores of its own partitions does not hide that.
+	// Positions of its own partitions do not hide that.
 	own := volume.with(t, false, map[string]boot.Place{
 		"C": at(datSignature, 63),
 		"D": at(sysSignature, oldest),
@@ -335,7 +335,7 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	require.True(t, x.plan.Renames)
 }
 
-// Whatever the disks of a machine are, a letter means the same partition before and after.
+// On any disks of a machine, a letter means the same partition before and after.
 func TestMachinesKeepTheirLetters(t *testing.T) {
 	volume := newWindowsVolume(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -384,7 +384,7 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 	})
 }
 
-// An aligned dynamic disk is copied as it is, and no other is moved, whatever the user accepts.
+// An aligned dynamic disk is copied unchanged, and no other is moved, with any flags.
 func TestDynamicDisks(t *testing.T) {
 	t.Parallel()
 	const sectors = 16384

@@ -14,13 +14,13 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// The numbers of these tests are bytes, and the boundary is 1,000.
+// Numbers in these tests are bytes, and the boundary is 1,000.
 
 func seg(kind segmentKind, off, most int64) segment {
 	return segment{Range: disk.Range{Off: off, Len: 10}, kind: kind, most: most}
 }
 
-// What lies behind a partition stays where it can; tight lets it go forward.
+// Data after a partition stay if possible; tight lets them move toward the start.
 func TestWhereSegmentsGo(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind       segmentKind
@@ -43,7 +43,7 @@ func TestWhereSegmentsGo(t *testing.T) {
 	}
 }
 
-// A record that would go beyond its last place goes forward, before it goes there.
+// A record that would exceed its limit first moves toward the start.
 func TestRecordsWithinTheirLastPlace(t *testing.T) {
 	require.True(t, within([]segment{seg(record, 0, 10), seg(data, 0, 0)}, []int64{10, 50}))
 	require.False(t, within([]segment{seg(record, 0, 10)}, []int64{11}))
@@ -59,7 +59,7 @@ func TestWhatTheTableMustName(t *testing.T) {
 	}
 }
 
-// Pieces that move alike are one.
+// Adjacent pieces with the same move are merged.
 func TestPiecesAreJoined(t *testing.T) {
 	var p Plan
 	p.keep(0, 100, 10)
@@ -81,7 +81,7 @@ func TestNotesAreAddedOnce(t *testing.T) {
 	require.Len(t, p.Notes, 3)
 }
 
-// placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 in front of them.
+// placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 before them.
 func placing(goal align.Goal, slots ...slot) *placer {
 	goal.Want = align.BoundaryOf(1000)
 	c := &placer{l: &layout.Layout{Size: 20_000}, goal: goal, limit: 20_000}
@@ -98,7 +98,7 @@ func partition(off, size int64, after ...segment) slot {
 	return slot{part: layout.Item{Range: disk.Range{Off: off, Len: size}}, after: after}
 }
 
-// A partition that moves anyway is not spared.
+// Partitions that move anyway are not spared.
 func TestOnlyWhatStaysIsSpared(t *testing.T) {
 	to, _, ok := placing(align.Goal{Must: align.BoundaryOf(1000)}, partition(1500, 400), partition(2100, 100)).starts()
 	require.True(t, ok)
@@ -108,7 +108,7 @@ func TestOnlyWhatStaysIsSpared(t *testing.T) {
 	require.Equal(t, []int64{0, 1000, 2100}, to)
 }
 
-// What went to the next boundary goes back when a record behind it would go beyond its last place.
+// A partition at the next boundary moves back if a record after it would exceed its limit.
 func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	bounded := partition(2100, 500, seg(record, 2600, 3000))
 	for off, want := range map[int64]int64{10_000: 10_000, 10_100: 11_000} {
@@ -124,7 +124,7 @@ func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	require.Equal(t, 1, stuck, "it may not go back")
 }
 
-// A partition that fits nowhere is no reason to squeeze those in front of it.
+// A partition that fits nowhere does not compress those before it.
 func TestWhatFitsNowhere(t *testing.T) {
 	c := placing(align.Goal{Must: align.BoundaryOf(1000)}, partition(1000, 100), partition(5000, 1000))
 	c.limit = 2500
@@ -137,7 +137,7 @@ func TestWhatFitsNowhere(t *testing.T) {
 	require.Zero(t, stuck, "it is not in the way of what has no place at all")
 }
 
-// The place to which a partition goes back is its own one or on the boundary, and the highest.
+// A partition moves back to its old place or to a boundary, the highest possible.
 func TestTheHighestPlace(t *testing.T) {
 	back := func(own, most int64) int64 {
 		c := placing(align.Goal{Must: align.BoundaryOf(500)}, partition(own, 100))
@@ -151,7 +151,8 @@ func TestTheHighestPlace(t *testing.T) {
 	require.EqualValues(t, 1000, back(1499, 1800), "its own is off the boundary")
 }
 
-// A table of another machine is judged by its slices and never aligned. If its partitions are not read, it is refused.
+// A table of another architecture is judged by its slices and never aligned. If its partitions are not read, it is
+// refused.
 func TestFixedTables(t *testing.T) {
 	const listed = volume.Disklabel
 	for name, c := range map[string]struct {

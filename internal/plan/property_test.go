@@ -65,7 +65,7 @@ func drawPlan(t *rapid.T) *planned {
 	return p
 }
 
-// to returns where a partition of the source goes, by the table of the result.
+// to returns the new position of a partition, from the table of the result.
 func (p *planned) to(t *rapid.T, was part) int64 {
 	e := p.result[tableforge.MBREntries+was.slot*tableforge.MBREntry:]
 	require.Equal(t, uint32(was.sectors), binary.LittleEndian.Uint32(e[12:]), "the size of a partition never changes")
@@ -111,7 +111,7 @@ func TestPartitionsOfTheResult(t *testing.T) {
 	})
 }
 
-// Numbers, types, flags and the signature stay; so does all of sector 0 that says nothing about places.
+// Numbers, types, flags and the signature stay, and so does all of sector 0 except positions.
 func TestTheTableKeepsEverythingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
@@ -133,13 +133,13 @@ func TestTheTableKeepsEverythingElse(t *testing.T) {
 	})
 }
 
-// Every sector of the source that is not zero is in the result exactly once: those of a partition at their place in it,
-// those of a gap somewhere outside of partitions. The result holds nothing else.
+// Every nonzero sector of the source is in the result exactly once: those of a partition at the same place in it, those
+// of a gap outside partitions. The result has no others.
 func TestEverySectorOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
 		result := slices.Clone(p.result)
-		for _, x := range p.plan.Patches { // patches are checked by their own properties
+		for _, x := range p.plan.Patches { // other properties check patches
 			require.Equal(t, x.New, result[x.Off:x.Off+int64(len(x.New))])
 			copy(result[x.Off:], x.Old)
 		}
@@ -171,7 +171,7 @@ func TestEverySectorOnce(t *testing.T) {
 	})
 }
 
-// requireRepeated wants the very same plan of the places of partitions alone, which is all that a later proof knows.
+// requireRepeated requires the same plan from the positions of partitions alone, which is all that a later verify has.
 func requireRepeated(t require.TestingT, p *plan.Plan, before, after *layout.Layout, again string) {
 	starts := map[int]int64{}
 	for _, q := range after.Partitions {
@@ -185,7 +185,7 @@ func requireRepeated(t require.TestingT, p *plan.Plan, before, after *layout.Lay
 	require.Equal(t, p.Moves, repeated.Moves, again)
 }
 
-// Old value first: hidden sectors that were right are right again, others stay as they were.
+// Old value first: correct hidden sectors are correct again, others are unchanged.
 func TestHiddenSectorsFollow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
@@ -217,13 +217,12 @@ type part struct {
 	slot           int
 	start, sectors int64
 	ntfs           bool
-	hidden         int64 // what its boot sector says about its place
+	hidden         int64 // position in its boot sector
 }
 
 func (p part) end() int64 { return p.start + p.sectors }
 
-// randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again
-// wherever it goes.
+// randomDisk is a valid MBR disk. Every nonzero sector contains its own number, so that it can be recognized.
 type randomDisk struct {
 	bytes forge.Bytes
 	parts []part // in disk order
@@ -245,7 +244,7 @@ func drawDisk(t *rapid.T) *randomDisk {
 		p.ntfs = p.sectors > minNTFS && rapid.Bool().Draw(t, "ntfs")
 		p.hidden = p.start
 		if rapid.IntRange(0, 4).Draw(t, "stale") == 0 {
-			p.hidden += 7 // a value that the old layout does not imply stays as it is
+			p.hidden += 7 // a value that does not match the old layout is unchanged
 		}
 		d.parts = append(d.parts, p)
 		lba = p.end() + rapid.SampledFrom([]int64{0, 0, 1, 5, 130, 1000}).Draw(t, "gap")
@@ -287,7 +286,7 @@ func (d *randomDisk) mark(lba int64) {
 	d.bytes.U8(lba*sector+sector-1, byte(lba))
 }
 
-// gap leaves the sectors between two partitions zero, or puts data at some place in them.
+// gap leaves the sectors between two partitions zero, or puts data somewhere in them.
 func (d *randomDisk) gap(t *rapid.T, from, to int64) {
 	if from >= to {
 		return
@@ -302,7 +301,7 @@ func (d *randomDisk) gap(t *rapid.T, from, to int64) {
 	}
 }
 
-// chs encodes as UEFI 2.10, 5.2.1 says; nothing here is beyond cylinder 1023.
+// chs encodes according to UEFI 2.10, 5.2.1; nothing here is beyond cylinder 1023.
 func (d *randomDisk) chs(lba int64) []byte {
 	track := lba / 63
 	cyl := track / d.heads
@@ -311,7 +310,7 @@ func (d *randomDisk) chs(lba int64) []byte {
 
 func (d *randomDisk) disk() disk.Disk { return disktest.Memory(d.bytes) }
 
-// FuzzLayout goes the whole way from anything to the view of a result: read, judge, plan, view, read again.
+// FuzzLayout runs the whole way from any bytes to the view of a result: read, judge, plan, view, read again.
 func FuzzLayout(f *testing.F) {
 	const seedBytes = 36 << 10 // the MBR, and the boot sector of a partition at LBA 63
 	for _, path := range disktest.Fixtures(f) {
@@ -338,7 +337,7 @@ func FuzzLayout(f *testing.F) {
 	far := tableforge.NewMBR(1, slot(0x83, 63, 1), slot(0x83, 0xfffffffe, 1))
 	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
 	behind := tableforge.NewMBR(1, slot(0x83, 63, 100), slot(0x83, 10000, 64))
-	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
+	f.Add([]byte(behind), uint32(200), uint8(0)) // a gap of this size exceeds the disk
 	for i, n := range disk.SectorSizes {
 		large := tableforge.NewMBR(int(4*n/512), slot(0x83, 70, 9), slot(0x05, 1, 60))
 		f.Add([]byte(large[:512]), uint32(256*n/512), uint8(20*i)) // without a boot record
@@ -354,7 +353,7 @@ func FuzzLayout(f *testing.F) {
 		whole := int64(sectors) * 512
 		d := disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
 		spent := disktest.Spent()
-		asked := int64(0) // auto, or one that a user may ask for: 4 KiB to 1 GiB
+		asked := int64(0) // auto, or a valid boundary: 4 KiB to 1 GiB
 		if boundary%20 > 0 {
 			asked = 4 << 10 << (boundary%20 - 1)
 		}
@@ -363,7 +362,7 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// walkAll holds a result to the promises of a plan that nothing refused: whole partitions, no move left to do.
+// walkAll checks the promises of a plan without refusals: whole partitions, no remaining moves.
 func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 	t.Helper()
 	l, err := layout.Read(d, table.Geometry{Heads: 16, Sectors: 63})

@@ -27,14 +27,14 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// tablesSeed makes a failure come again; TRUEUP_TABLE tries one table alone.
+// tablesSeed reproduces a failure; TRUEUP_TABLE selects one table.
 const (
 	tablesSeed = 4
 	tables     = 100_000
 )
 
-// TestHundredThousandTables plans random legal tables, of all kinds, and holds the plans to what is promised of them.
-// Volumes are not looked at: other tests do so.
+// TestHundredThousandTables plans random valid tables of all kinds, and checks the promises of plans. Other tests cover
+// volumes.
 func TestHundredThousandTables(t *testing.T) {
 	n := disktest.Sample(tables)
 	if s := os.Getenv("TRUEUP_TABLE"); s != "" {
@@ -55,8 +55,8 @@ func TestHundredThousandTables(t *testing.T) {
 	}
 }
 
-// checkStray wants what was put between partitions in the result, once each and in the order that it had. It is
-// looked for without asking where gaps and their data are.
+// checkStray requires that data between partitions are in the result once each, in their order. It searches without
+// regard to gaps.
 func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	t.Helper()
 	known := map[uint64]bool{}
@@ -81,7 +81,7 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	require.Equal(t, want, got, again)
 }
 
-// bare returns the layout of a disk whose volumes are not looked at.
+// bare returns the layout of a disk without reading its volumes.
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)
@@ -142,8 +142,8 @@ func checkTable(t *testing.T, i int) {
 	requireRepeated(t, p, before, after, again)
 }
 
-// checkPlaces wants what moved aligned, nothing on top of each other, all inside of the disk, and everything else as
-// it was.
+// checkPlaces requires that moved partitions are aligned, without overlaps, inside the disk, and that everything else
+// is unchanged.
 func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
 	t.Helper()
 	require.Len(t, after.Partitions, len(before.Partitions), again)
@@ -176,7 +176,7 @@ func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again
 	require.LessOrEqual(t, end, after.Usable(after.Size), again)
 }
 
-// links returns the length of each link of a chain.
+// links returns the lengths of the links of a chain.
 func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
 	t.Helper()
 	var out []span
@@ -210,8 +210,8 @@ func order(l *layout.Layout) []int {
 	return out
 }
 
-// checkBytes wants every byte of a partition exactly once in the result, at its place, and untouched by patches; and
-// the data of every gap somewhere.
+// checkBytes requires that every byte of a partition is in the result exactly once, at its place and unpatched, and
+// that the data of every gap are somewhere.
 func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
 	t.Helper()
 	for i, was := range before.Partitions {
@@ -252,7 +252,8 @@ func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again 
 	}
 }
 
-// checkGrowth wants a disk that did not fit: even with everything as far forward as it can be, on boundaries only.
+// checkGrowth requires that a grown disk was too small, even with everything as near to the start as possible, on
+// boundaries only.
 func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string) {
 	t.Helper()
 	require.GreaterOrEqual(t, p.Size, before.Size, again)
@@ -281,7 +282,7 @@ func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string
 		end += x.Len + before.Gaps[i].Data.Len
 	}
 	least := end + before.Size - before.Usable(before.Size)
-	// Data between partitions, whose place among zeros decides how close things can come, is not in this simple sum.
+	// This simple sum excludes data between partitions, whose position among zeros decides how close things can come.
 	if !slices.ContainsFunc(before.Gaps, func(g layout.Gap) bool { return g.Data.Len > 0 }) {
 		require.Greater(t, least, before.Size, "%s: it would have fitted", again)
 		require.Less(t, p.Size-least, int64(mib), "%s: no more than to the next MiB", again)
@@ -292,10 +293,10 @@ func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string
 type dice struct {
 	*rand.Rand
 	tiny bool // a few sectors of everything
-	far  bool // near the last LBA that an MBR can name
+	far  bool // near the last LBA of an MBR
 }
 
-// pick chooses a number of sectors. Those of tiny disks are below 11, and 0 only where it is one of the choices.
+// pick returns a number of sectors. Those of tiny disks are below 11, and 0 only if it is a choice.
 func (d dice) pick(of ...int64) int64 {
 	n := of[d.IntN(len(of))]
 	if d.tiny {
@@ -306,12 +307,12 @@ func (d dice) pick(of ...int64) int64 {
 
 func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
 
-// sparse is a disk of a few sectors that are not zero.
+// sparse is a disk with a few nonzero sectors.
 type sparse struct {
 	sectors int64
-	sector  int64                 // by which it is read; 0: 512
+	sector  int64                 // sector size; 0: 512
 	bytes   map[int64]forge.Bytes // by LBA
-	stray   map[int64]uint64      // what lies between partitions, by LBA
+	stray   map[int64]uint64      // data between partitions, by LBA
 }
 
 func (s *sparse) at(lba int64) forge.Bytes {
@@ -349,7 +350,7 @@ func (d dice) table() *sparse {
 	return d.mbr()
 }
 
-// start returns where the next partition begins, at or behind lba: at once, behind a gap, or on a cylinder.
+// start returns the start of the next partition, at or after lba: directly, after a gap, or on a cylinder.
 func (d dice) start(lba int64) int64 {
 	switch n := d.IntN(6); {
 	case n < 2:
@@ -403,8 +404,8 @@ func (d dice) mbr() *sparse {
 	return s
 }
 
-// chain writes the records of an extended partition that begins at start, and gives its end. The order of the chain
-// need not be that of the disk, but for the first record.
+// chain writes the records of an extended partition that begins at start, and returns its end. The order of the chain
+// may differ from the order on disk, except for the first record.
 func (d dice) chain(s *sparse, start int64) int64 {
 	type logical struct{ record, start, sectors int64 }
 	var all []logical
@@ -447,8 +448,8 @@ func (d dice) chain(s *sparse, start int64) int64 {
 	return max(end, start+1)
 }
 
-// span returns the length of a link: most makers lead it to the end of the next logical partition, some to that of the
-// extended one, and it can be anything else, since no reader needs it.
+// span returns the length of a link: most tools end it with the next logical partition, some with the extended one, and
+// it can be anything else, since no reader needs it.
 func (d dice) span(logical, sectors, box int64) int64 {
 	switch d.IntN(10) {
 	case 0, 1:
@@ -473,7 +474,7 @@ func (d dice) gpt() *sparse {
 	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
 
-	// The sectors of both copies are forged on a small disk, and then told of the true size.
+	// The sectors of both copies are forged on a small disk, and then patched with the real size.
 	const small, array = 80, 32
 	f := tableforge.NewGPT(sector, small, 128, entries...)
 	f.U32(tableforge.MBREntries+12, uint32(sectors-1))
@@ -528,5 +529,5 @@ func (d dice) gap(s *sparse, from, to int64) {
 	}
 }
 
-// span is what the length of a link leads to the end of; it can be both, or neither.
+// span reports which ends the length of a link matches; it can be both, or neither.
 type span struct{ logical, box bool }

@@ -87,7 +87,7 @@ func imageOf(s results.State, v align.Verdict) *results.Image {
 	return i
 }
 
-// told reports five images and one that is gone, from many goroutines.
+// told reports five images and one that is missing, from many goroutines.
 func told(p *Scan) {
 	var g sync.WaitGroup
 	for range 4 {
@@ -251,7 +251,7 @@ func TestCopyLinesFit(t *testing.T) {
 	})
 }
 
-// Each phase counts from 0 to its own total, and ends with a line that says so.
+// Each phase counts from 0 to its own total, and ends with a line that reports it.
 func TestProgressHasPhases(t *testing.T) {
 	var out bytes.Buffer
 	p := NewCopy(Output{W: &out, Kind: "json"}, "align", true)

@@ -116,7 +116,7 @@ func (o order) do(ctx context.Context) (found outcome) {
 	if o.Few {
 		err = disktest.FewDescriptors(func() error {
 			_, err := jobs[o.Job](ctx, o.Dir)
-			if errors.Is(err, ondisk.ErrNoMatch) { // what cannot be opened is no package
+			if errors.Is(err, ondisk.ErrNoMatch) { // what cannot be opened is not a package
 				err = syscall.EMFILE
 			}
 			return err
@@ -199,7 +199,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 	}
 }
 
-// requireSynced requires that each file of a package is durable behind its last byte, and before it has its name.
+// requireSynced requires that each file of a package is durable after its last byte, and before it has its name.
 func requireSynced(t *testing.T, job string, done []string) {
 	t.Helper()
 	files, ok := map[string]int{"an archive": 1, "a folder": 4}[job]
@@ -358,7 +358,7 @@ func TestPackage(t *testing.T) {
 	require.Empty(t, others)
 	require.Empty(t, diffs)
 
-	// A disk that stayed misaligned is what was copied, and is no aligned copy of another disk.
+	// A disk that stayed misaligned is what was copied, and is not an aligned copy of another disk.
 	disktest.Run(t, "cp", filepath.Join(dir, "one.vmdk"), filepath.Join(dir, "two.vmdk"))
 	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", dest, "vm.ovf", "one.vmdk", "two.vmdk")
 	s, d, err := OpenPackages(packed, dest)

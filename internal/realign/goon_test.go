@@ -49,7 +49,7 @@ func requireMoved(t *testing.T, path, was string) {
 	require.Equal(t, was[63*sector:3063*sector], content(t, path)[2048*sector:5048*sector])
 }
 
-// goOn gives a command for the open work on a disk.
+// goOn returns a command for the open work on a disk.
 func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 	t.Helper()
 	w, err := journal.Hold(path, "")
@@ -67,7 +67,7 @@ func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Wri
 	return j.Write(ctx, s, p, to)
 }
 
-// An exchange is taken back, completed, or made final; what a loop device shows stays as it is.
+// An exchange is reversed, completed, or made final; what a loop device shows stays as it is.
 func TestGoOnWithAnExchange(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -136,7 +136,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NotEqual(t, "another", content(t, path))
 }
 
-// A move in place that was interrupted goes on, or is taken back.
+// A move in place that was interrupted continues, or is reversed.
 func TestGoOnWithAMove(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{Undo, Resume} {
@@ -232,7 +232,7 @@ func TestDisksOnDevices(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// leaveFolder has the test be in a folder that is gone.
+// leaveFolder has the test be in a folder that is missing.
 func leaveFolder(t *testing.T) {
 	t.Helper()
 	disktest.OnUnix(t, "folders that are gone")
@@ -242,7 +242,7 @@ func leaveFolder(t *testing.T) {
 	require.NoError(t, os.Remove(gone))
 }
 
-// The journal of a move is a file, and not the disk. Paths mean nothing in a folder that is gone.
+// The journal of a move is a file, and not the disk. Paths mean nothing in a folder that is missing.
 func TestJournalFiles(t *testing.T) {
 	path := smallDisk(t)
 	dir := filepath.Dir(path)

@@ -165,7 +165,7 @@ func TestProof(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A planned disk that would move again, or cannot be read, is none; nor is a plan whose patches lie behind the end.
+// A planned disk that would move again, or cannot be read, is none; nor is a plan whose patches lie after the end.
 func TestUnsettledView(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	p := mustPlan(t, s)
@@ -207,14 +207,14 @@ func TestErrorsOfFindings(t *testing.T) {
 	require.ErrorContains(t, Refusal([]align.Finding{finding(ondisk.Refuse), finding(ondisk.Refuse)}), "and 1 more")
 }
 
-// What a copy cannot be verified with is an error, and what is no copy a difference, which says the first thing that is
-// wrong.
+// What a copy cannot be verified with is an error, and what is not a copy a difference, which says the first thing that
+// is wrong.
 func TestWhatVerifySays(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
 	require.NoError(t, err)
-	_, err = f.WriteAt([]byte{1}, 40_000*sector) // behind the last partition
+	_, err = f.WriteAt([]byte{1}, 40_000*sector) // after the last partition
 	require.NoError(t, errors.Join(err, f.Close()))
 	s := open(t, raw)
 	p := mustPlan(t, s)

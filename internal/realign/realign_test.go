@@ -30,7 +30,7 @@ const (
 	diskSize = 24 << 20
 )
 
-// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition behind it with
+// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition after it with
 // noise.
 func oldLinux(t testing.TB, dir string) string {
 	t.Helper()

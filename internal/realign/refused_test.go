@@ -103,7 +103,7 @@ func edited(t *testing.T, name string, edit func(text string) string) *ova.Packa
 	return openedPackage(t, filepath.Join(dir, "vm.ovf"))
 }
 
-// A package that may not be copied is not, and says why.
+// A package that may not be copied is not, and reports the reason.
 func TestRefusedPackages(t *testing.T) {
 	t.Parallel()
 	unnamed := strings.NewReplacer(` ovf:fileRef="f1"`, "", ` ovf:fileRef="f2"`, "")
@@ -274,7 +274,7 @@ func (d failsOnce) ReadAt(p []byte, off int64) (int, error) {
 	return d.Disk.ReadAt(p, off)
 }
 
-// A read of the copy that fails is no difference, even if it does not fail again.
+// A read of the copy that fails is not a difference, even if it does not fail again.
 func TestProofThatFailsOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))

@@ -143,7 +143,7 @@ func TestOriginals(t *testing.T) {
 	require.Equal(t, "unfinished", Code(err))
 }
 
-// Why a disk is not there can be what a run has left open.
+// Why a disk is missing can be what a run has left open.
 func TestDisksThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -252,7 +252,7 @@ func TestDiskIsWritten(t *testing.T) {
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 }
 
-// The hidden file of a run that was killed is named where the disk is not there. One of a run that is at work is not.
+// The hidden file of a run that was killed is named where the disk is missing. One of a run that is at work is not.
 func TestLeftBehind(t *testing.T) {
 	disktest.OnUnix(t, "locks")
 	t.Parallel()

@@ -252,8 +252,8 @@ func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
 	}
 }
 
-// dosDisk is a raw disk as DOS made them: code that reads CHS, and one active FAT16 behind the first track up to the
-// end of the last of 1023 cylinders.
+// dosDisk is a raw disk as DOS made them: code that reads CHS, and one active FAT16 after the first track up to the end
+// of the last of 1023 cylinders.
 func dosDisk(t *testing.T, dir string, heads, track int64) (path string, size int64) {
 	t.Helper()
 	path = filepath.Join(dir, "disk.img")

@@ -211,7 +211,7 @@ func TestSurvey(t *testing.T) {
 func TestBrokenMap(t *testing.T) {
 	dir := t.TempDir()
 	q := qcow2forge.New(make([]byte, 1<<20), 16)
-	q.BE64(q.L2+8*5, 1<<63|1<<40) // far behind the end of the file
+	q.BE64(q.L2+8*5, 1<<63|1<<40) // far after the end of the file
 	path := filepath.Join(dir, "broken.qcow2")
 	q.Write(t, path)
 	s := surveyed(t, path)
@@ -242,12 +242,12 @@ func TestSurveyFindsHiddenData(t *testing.T) {
 	require.NotEmpty(t, refused)
 }
 
-// An image that reaches past the first bytes is judged by them, unless its tables lie behind them.
+// An image that reaches past the first bytes is judged by them, unless its tables lie after them.
 func TestHeadOfALargeImage(t *testing.T) {
 	t.Parallel()
 	disk := tableforge.NewMBR(40<<11, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 80000})
 	for off := 1 << 20; off < len(disk); off += 512 {
-		disk[off] = 1 // so that no cluster is left out
+		disk[off] = 1 // so that no cluster is omitted
 	}
 	qcow2 := qcow2forge.New(disk, 16).Bytes
 	require.Greater(t, len(qcow2), 32<<20)

@@ -65,7 +65,7 @@ func TestViewHoldsThePlan(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What is no copy of the disk is a difference, and no error.
+// What is not a copy of the disk is a difference, and no error.
 func TestVerifyOfAnotherDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))
@@ -133,7 +133,7 @@ func TestBadSectorsOfTheSource(t *testing.T) {
 	})
 }
 
-// A bad sector is no difference of a copy, on either side.
+// A bad sector is not a difference of a copy, on either side.
 func TestBadSectorsOfAVerifiedCopy(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))

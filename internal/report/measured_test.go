@@ -66,7 +66,7 @@ func TestALossOutweighsAGain(t *testing.T) {
 }
 
 // TestNoStartStandsForThePartition has a FAT whose data are aligned otherwise than its start, beside a partition that
-// the benchmark has measured. Inspect and plan say so alike.
+// the benchmark has measured. Inspect and plan report it alike.
 func TestNoStartStandsForThePartition(t *testing.T) {
 	const start, other = 63 * 512, 61503 * 512
 	bench := benchmarkOf(8192, start, 2000, 1000)
@@ -251,7 +251,7 @@ func TestChains(t *testing.T) {
 	require.JSONEq(t, `[]`, string(b))
 }
 
-// both reports on a disk as scan does at first, and as inspect does. Findings and the boot chain are left out: a survey
+// both reports on a disk as scan does at first, and as inspect does. Findings and the boot chain are omitted: a survey
 // has fewer, and none.
 func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	t.Helper()

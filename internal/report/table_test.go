@@ -94,7 +94,7 @@ func TestFold(t *testing.T) {
 	require.Equal(t, []string{"a longer line "[:13]}, Fold("a longer line ", 0))
 }
 
-// Paint neither counts nor goes on in the next line.
+// Paint neither counts nor continues in the next line.
 func TestFoldOfPaintedWords(t *testing.T) {
 	painted := (&Text{Color: true}).Paint(Yellow, "Below boundary:")
 	require.Equal(t, []string{painted + " the first", "partition"}, Fold(painted+" the first partition", 25))
@@ -175,7 +175,7 @@ func TestInsideIsSafeAndShort(t *testing.T) {
 	require.Equal(t, 2+2+64+1, strings.Count(got, "\n"))
 }
 
-// A copy goes beside its image, and one of a block device into the current folder: /dev is no place for it.
+// A copy goes beside its image, and one of a block device into the current folder: /dev is not a place for it.
 func TestNamesOfCopies(t *testing.T) {
 	quote := shell.Quote("a b")[:1]
 	for path, want := range map[string]string{

@@ -78,7 +78,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 		verdict align.Verdict
 		exit    int
 		moves   []int
-		gain    align.Gain // of the row; empty: it has no advice, since nothing is to be done
+		gain    align.Gain // of the row; empty: it has no advice, since nothing must be done
 	}{
 		{
 			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half),

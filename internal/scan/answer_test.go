@@ -320,7 +320,7 @@ func TestWorkersThatAreStopped(t *testing.T) {
 }
 
 // TestFilesWithoutAFormat scans raw disks in a folder. Each row is the one of the file named alone; saved boot tracks
-// are no disks.
+// are not disks.
 func TestFilesWithoutAFormat(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -318,7 +318,7 @@ func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 		tr.shown())
 }
 
-// A folder of VMware passes a gate with the files that track and digest its disks, which are no images.
+// A folder of VMware passes a gate with the files that track and digest its disks, which are not images.
 func TestFilesBesideDisks(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
@@ -342,8 +342,8 @@ func TestFilesBesideDisks(t *testing.T) {
 	require.Equal(t, []string{"vm.vmdk"}, tr.shown())
 }
 
-// The chunks of a file that an OVF names are no disks of their own, whether the OVF can be judged or not. Spec: DSP0243
-// 7.1.
+// The chunks of a file that an OVF names are not disks of their own, whether the OVF can be judged or not. Spec:
+// DSP0243 7.1.
 func TestChunksOfAnOVF(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
@@ -371,7 +371,7 @@ func TestNonImagesAreCounted(t *testing.T) {
 	require.Equal(t, []string{"cd.iso", "text"}, tr.shown())
 }
 
-// Files that a run is writing or has not removed yet are no images of their own, and not opened. The images that name
+// Files that a run is writing or has not removed yet are not images of their own, and not opened. The images that name
 // one as their extent, and the user who names one as a PATH, mean it.
 func TestTemporaryFilesHaveNoRows(t *testing.T) {
 	const job = ".trueup-0123456789abcdef0123456789abcdef-0"

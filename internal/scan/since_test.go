@@ -47,7 +47,7 @@ func again(t *testing.T, files map[string]string) (tr *trial, path string) {
 }
 
 // TestAnUnchangedRowIsTakenOver changes one number of the files of an image after the other: with any of them the image
-// is judged anew.
+// is judged again.
 func TestAnUnchangedRowIsTakenOver(t *testing.T) {
 	tr, path := again(t, map[string]string{"x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare"})
 	judged := 0
@@ -105,7 +105,7 @@ func TestAFreshFileIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneSince has files that are gone, files that are images no more, and files that were left out.
+// TestWhatIsGoneSince has files that are missing, files that are images no more, and files that were omitted.
 func TestWhatIsGoneSince(t *testing.T) {
 	tr, _ := again(t, map[string]string{
 		"a/gone": "disk", "a/text": "disk", "a/left": "disk", "a/part.vmdk": "disk", "b/gone": "disk",

@@ -125,7 +125,7 @@ func plain(s string) bool {
 
 var simple = regexp.MustCompile(`^[a-c*?/]+$`)
 
-// FuzzGlob holds the matcher against two others: path.Match where there is no **, and package regexp where there is.
+// FuzzGlob compares the matcher with two others: path.Match where there is no **, and package regexp where there is.
 func FuzzGlob(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"a*b", "aab"},
@@ -155,7 +155,7 @@ func FuzzGlob(f *testing.F) {
 		}
 		whole := name
 		if g.name {
-			whole = path.Base(name) // path.Match knows no globs about the last name
+			whole = path.Base(name) // path.Match has no globs about the last name
 		}
 		folders := strings.Contains("/"+glob+"/", "/**/")
 		if !folders && !strings.ContainsAny(glob, "[{") && utf8.ValidString(glob+name) {

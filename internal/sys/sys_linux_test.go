@@ -33,7 +33,7 @@ func fakeProc(t *testing.T, pid, file, flags string) string {
 	return proc
 }
 
-// A program that has a file open for writing is named; readers, this process, and what is no process are not. Spec:
+// A program that has a file open for writing is named; readers, this process, and what is not a process are not. Spec:
 // proc(5).
 func TestWriters(t *testing.T) {
 	t.Parallel()
@@ -66,8 +66,8 @@ func TestWriters(t *testing.T) {
 	Writers(filepath.Join(file, "none"), func(Writer) bool { panic("there is no process") })
 }
 
-// The kernel knows of a writer in another process, and of none when that is gone. Readers count where the file is to be
-// that of one program.
+// The kernel knows of a writer in another process, and of none when that is missing. Readers count where the file must
+// be that of one program.
 func TestFileIsWritten(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -293,7 +293,7 @@ func TestUncached(t *testing.T) {
 	require.LessOrEqual(t, kept(), size/100)
 }
 
-// What is no device is refused by each call for one.
+// What is not a device is refused by each call for one.
 func TestCallsOnWhatIsNoDevice(t *testing.T) {
 	_, err := OpenDevice(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// Modes are those of os, which the room does without.
+// Modes are those of os, which the room works without.
 func TestInfoIsThatOfOS(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
@@ -61,7 +61,7 @@ func TestRenameNewReplacesNothing(t *testing.T) {
 	require.Equal(t, "b", string(text))
 }
 
-// Each call has its effect, and says why it has none.
+// Each call has its effect, and reports the reason it has none.
 func TestCallsOnAFolder(t *testing.T) {
 	path := t.TempDir()
 	names := func() (out []string) {

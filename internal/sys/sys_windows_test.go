@@ -95,7 +95,7 @@ func TestLongPathsOfWindows(t *testing.T) {
 }
 
 // The first range of data that a file system names says what lies at an offset. Spec: FSCTL_QUERY_ALLOCATED_RANGES
-// (Microsoft): a range may begin before what was asked for, and end behind it.
+// (Microsoft): a range may begin before what was asked for, and end after it.
 func TestStateFromRangesOfData(t *testing.T) {
 	for name, c := range map[string]struct {
 		data []span
@@ -145,7 +145,7 @@ func TestScratchOfWindows(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// All calls about holes end, and what they leave reads as zeros: where the file system knows no holes, too.
+// All calls about holes end, and what they leave reads as zeros: where the file system has no holes, too.
 func TestHolesOfWindows(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)

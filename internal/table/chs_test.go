@@ -205,7 +205,7 @@ func TestRelocate(t *testing.T) {
 
 func TestRelocateChangesNothingThatStays(t *testing.T) {
 	f := tableforge.NewMBR(40000)
-	// wrong bytes of a partition that stays are not ours to mend
+	// wrong bytes of a partition that stays are not ours to repair
 	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096)
 	tab := read(t, f)
 	require.Empty(t, relocate(tab, nil, g255))

@@ -66,7 +66,7 @@ func TestRecordsWithManyEntries(t *testing.T) {
 	}
 }
 
-// What lies in one record may overlap no more than what lies in two.
+// What lies in one record may overlap at most what lies in two.
 func TestEntriesOfARecordOverlap(t *testing.T) {
 	f := oddChain(slot(0x83, 1050, 100))
 	got := readTable(t, f)
@@ -99,7 +99,7 @@ func TestEndlessChain(t *testing.T) {
 	require.Len(t, got.Partitions, 1+maxLogical)
 }
 
-// A disk that was cut short says so first, and its table is read as far as it is there.
+// A disk that was cut short reports it first, and its table is read as far as it is there.
 func TestCutShort(t *testing.T) {
 	const sectors, left = 8000, 4000
 	mbr := tableforge.NewMBR(sectors, slot(0x83, 63, 2000), slot(0x83, 3000, 5000))
@@ -144,7 +144,7 @@ func TestChainCutShort(t *testing.T) {
 	for _, tc := range []struct {
 		left  int64    // sectors
 		parts []int    // numbers of what is listed
-		short []string // what ends behind the disk, or leads there
+		short []string // what ends after the disk, or leads there
 	}{
 		{90000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6"}},
 		{70000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6", `end of partition "byte 44843008"`}},

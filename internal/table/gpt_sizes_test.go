@@ -140,7 +140,7 @@ func TestCodeInPlaceOfEntries(t *testing.T) {
 	wrongFlag := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 0}
 	elsewhere := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 1}
 	sound := append([]byte{0x80}, wrongFlag[1:]...)
-	legal := bytes.Clone(code) // by chance, in entries that name places behind the disk
+	legal := bytes.Clone(code) // by chance, in entries that name places after the disk
 	legal[0], legal[32] = 0, 0x80
 	one := append(bytes.Clone(legal[:16]), code[:16]...)
 	cut := append([]byte{0x80, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 1, 0}, wrongFlag...)

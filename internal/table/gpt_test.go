@@ -150,8 +150,8 @@ func TestCopiesOfAGPT(t *testing.T) {
 	}
 }
 
-// A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table
-// says so.
+// A sector that cannot be read is not a table that is absent: the error surfaces, or the other copy is used, and the
+// table reports it.
 func TestBadSectorsOfTables(t *testing.T) {
 	mbr := tableforge.NewMBR(4096, slot(7, 63, 1000), slot(5, 1100, 2000))
 	tableforge.PutEBR(mbr, 1100, slot(7, 63, 900), slot(5, 1000, 900))
@@ -295,7 +295,7 @@ func TestHybridMBR(t *testing.T) {
 	require.Contains(t, l.Issues[len(l.Issues)-1].Text, "slot 2 partition 2")
 }
 
-// Without a protective entry systems go by the MBR, and the GPT behind it stays as it is.
+// Without a protective entry systems go by the MBR, and the GPT after it stays as it is.
 func TestGPTBesideAnMBR(t *testing.T) {
 	f := hybridOf(slot(7, 2001, 2000))
 	l := readTable(t, f)
@@ -327,7 +327,7 @@ func TestHybridMBRWithoutRoom(t *testing.T) {
 	}
 }
 
-// Where a disk grows or its table is mended, slots that are not understood stay as they are: of a hybrid MBR that
+// Where a disk grows or its table is repaired, slots that are not understood stay as they are: of a hybrid MBR that
 // counts other sectors than its GPT, all of it, and else all but the end of the protective entry.
 func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
 	odd := func(f forge.Bytes) forge.Bytes {

@@ -66,8 +66,8 @@ func checkSound(t *testing.T, f forge.Bytes) {
 	require.True(t, bytes.Equal(arrays[0], arrays[1]))
 }
 
-// What is left of a damaged copy is written anew with the bytes that are there as old values, and nothing else on the
-// disk changes. What no part of the GPT explains is not overwritten.
+// What is left of a damaged copy is written again with the bytes that exist as old values, and nothing else on the disk
+// changes. What no part of the GPT explains is not overwritten.
 func TestMendingReadsWhatItReplaces(t *testing.T) {
 	random := func(n int) []byte {
 		var out []byte
@@ -134,7 +134,7 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 }
 
 // Bytes of a sector behind a header, and behind an array that does not fill its last sector, are not the table's: a
-// copy that is written anew leaves them as they are.
+// copy that is written again leaves them as they are.
 func TestMendingLeavesSlack(t *testing.T) {
 	for _, header := range []int64{mendPrimary, mendBackup} {
 		f := tableforge.NewGPT(512, mendSectors, 5, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
@@ -215,7 +215,7 @@ func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
 	}
 }
 
-// A copy whose array is larger than what is kept in memory is not written anew.
+// A copy whose array is larger than what is kept in memory is not written again.
 func TestMendingIsBounded(t *testing.T) {
 	const sectors = 20_000
 	for size, blocked := range map[uint32]bool{128: false, 256: true} {
@@ -231,8 +231,8 @@ func TestMendingIsBounded(t *testing.T) {
 	}
 }
 
-// What the remedy for a GPT that was cut off behind its last partition says works: the disk that is as long as it was,
-// with zeros there, is mended to the disk that was.
+// What the remedy for a GPT that was cut off after its last partition says works: the disk that is as long as it was,
+// with zeros there, is repaired to the disk that was.
 func TestRemedyOfACutGPT(t *testing.T) {
 	want := tableforge.NewGPT(512, mendSectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
 	length := regexp.MustCompile(`truncate -s (\d+) `)

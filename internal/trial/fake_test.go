@@ -393,7 +393,7 @@ func TestKVMThatHangs(t *testing.T) {
 	}
 }
 
-// A machine that fails in the first run leaves nothing to compare, so the second run is left out.
+// A machine that fails in the first run leaves nothing to compare, so the second run is omitted.
 func TestSecondRunIsLeftOut(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]trial.End{

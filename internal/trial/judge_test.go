@@ -409,7 +409,7 @@ func TestKnownFailures(t *testing.T) {
 	}
 }
 
-// Every change of a letter of a screen is one, and so is every digit of what is no time.
+// Every change of a letter of a screen is one, and so is every digit of what is not a time.
 func TestEveryCharacterCounts(t *testing.T) {
 	t.Parallel()
 	text := bios + "A disk read took place at sector 4711 of drive 80h\nC:\\> type readme.1st\nC:\\>"

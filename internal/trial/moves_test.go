@@ -14,7 +14,7 @@ const freeDOS = bios + "FreeDOS kernel 2043 (build 2043 OEM:0xfd)\n" +
 	"D: HD1, Pri[ 2], CHS=   68-0-1, start=    33 MB, size=    33 MB\n" +
 	"C:\\>"
 
-// Places of partitions that the plan moves are no difference, in every form that guests print; another place is.
+// Places of partitions that the plan moves are not difference, in every form that guests print; another place is.
 func TestPlacesOfPartitions(t *testing.T) {
 	t.Parallel()
 	moves := []Move{

@@ -13,8 +13,7 @@ import (
 
 // recorded is a film of a real machine in testdata: QEMU 7.2 with SeaBIOS or OVMF, recorded by a script of its own from
 // disks of the tests in cmd/trueup. A broken disk is an aligned one whose one position has the old value. The kernel
-// logs
-// are Debian's kernel on a framebuffer of 640 by 480, of which the first pictures are left out; the panic has no
+// logs are Debian's kernel on a framebuffer of 640 by 480, of which the first pictures are omitted; the panic has no
 // initrd.
 func recorded(t testing.TB, name string) *Film {
 	t.Helper()

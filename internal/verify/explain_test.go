@@ -69,7 +69,7 @@ func TestMendedCopiesAreExplained(t *testing.T) {
 	}
 }
 
-// The bytes of an entry behind its 128 defined ones are reserved: what is there is no part of a damaged entry. Spec:
+// The bytes of an entry after its 128 defined ones are reserved: what is there is no part of a damaged entry. Spec:
 // UEFI 2.10, 5.3.3.
 func TestReservedBytesOfEntriesAreNotExplained(t *testing.T) {
 	const sectors, last, array = 8192, 8191 * 512, 2 * 512
@@ -154,7 +154,7 @@ func TestGapsAreExplained(t *testing.T) {
 	}
 }
 
-// A backup behind partitions that move is compared, too, and a sector that cannot be read is no equal one.
+// A backup behind partitions that move is compared, too, and a sector that cannot be read is not an equal one.
 func TestBackupOfAMovedTable(t *testing.T) {
 	gpt := func(first uint64) forge.Bytes {
 		return tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: first, Last: first + 999})
@@ -172,7 +172,7 @@ func TestBackupOfAMovedTable(t *testing.T) {
 	require.NotEmpty(t, unexplained(t, was, is), "in an entry that is not used")
 }
 
-// withoutCHS leaves out the addresses in sector 0, which these disks lack.
+// withoutCHS omits the addresses in sector 0, which these disks lack.
 func withoutCHS(found []verify.Difference) []verify.Difference {
 	return slices.DeleteFunc(found, func(d verify.Difference) bool { return d.Off < 512 })
 }

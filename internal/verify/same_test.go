@@ -174,7 +174,7 @@ func TestReadErrorsAreNoDifference(t *testing.T) {
 	}
 }
 
-// Holes are no work, unless the other disk has data there.
+// Holes are not work, unless the other disk has data there.
 func TestProgressCountsData(t *testing.T) {
 	b := half(5*mib + 12) // every second MiB is a hole
 	for _, tc := range []struct {

@@ -48,7 +48,7 @@ func clevisToken(header string) string {
 		base64.RawURLEncoding.EncodeToString([]byte(header)) + `","tag":"x"}}`
 }
 
-// A key that a TPM gives only while the partition table is as it was is told by its token. PCR 5 measures the table.
+// A key that a TPM gives only while the partition table is unchanged is told by its token. PCR 5 measures the table.
 // Spec: TCG PC Client Platform Firmware Profile, "PCR[5]"; systemd-cryptenroll(1), "TPM2 PCRs and policies"; clevis,
 // "clevis-encrypt-tpm2", pcr_ids.
 func TestKeysThatThePartitionTableOpens(t *testing.T) {
@@ -223,7 +223,7 @@ func TestFirmwareRAID(t *testing.T) {
 	require.Len(t, firmwareDisks, len(firmwareRAIDs))
 }
 
-// Stray bytes are no array: what has a sum is held to it.
+// Stray bytes are not array: what has a sum is held to it.
 func TestNoFirmwareRAID(t *testing.T) {
 	for name, at := range map[string]int64{
 		"via_raid_member": fromEnd(1) + 9, "silicon_medley_raid_member": fromEnd(1) + 7,

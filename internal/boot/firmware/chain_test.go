@@ -150,8 +150,7 @@ func TestChainOfBootSectors(t *testing.T) {
 	}
 }
 
-// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or in front of all of
-// them.
+// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or before all of them.
 func TestChainOfIsolinux(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lba   uint32

@@ -20,9 +20,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// NTFS and FAT keep the sectors in front of them at 1ch of the boot sector, NTFS also of the backup behind the file
-// system. Source: partclone, src/ntfsfixboot.c. A former member of a mirror has a superblock at its end still; ext
-// has no such field.
+// NTFS and FAT keep the sectors before them at 1ch of the boot sector, NTFS also of the backup behind the file system.
+// Source: partclone, src/ntfsfixboot.c. A former member of a mirror has a superblock at its end still; ext has no such
+// field.
 func TestHiddenSectors(t *testing.T) {
 	const start, sectors = 63, 16000
 	const ntfs, fat16 = "ntfs hidden sectors", "fat16 hidden sectors"
@@ -105,7 +105,7 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 	require.Error(t, err, "no whole sector")
 }
 
-// boot1 of FreeBSD stands in front of a disklabel in an active slice. It finds the slice by the table.
+// boot1 of FreeBSD stands before a disklabel in an active slice. It finds the slice by the table.
 func TestBootSectorOfFreeBSD(t *testing.T) {
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
 	tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 16, Sectors: 2000, Type: 7},
@@ -146,7 +146,7 @@ func TestBootSectorOfAnExtendedPartition(t *testing.T) {
 	}
 }
 
-// An active exFAT is no boot disk: its boot sector has fields, and halts or zeros where code would be.
+// An active exFAT is not a boot disk: its boot sector has fields, and halts or zeros where code would be.
 func TestBootSectorOfExFAT(t *testing.T) {
 	for text, want := range map[string]int{"": 0, "\xf4\xf4\xf4": 0, "\xfa\x33\xc0": 1} {
 		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Flag: 0x80, Start: 63, Sectors: 6000})

@@ -27,7 +27,7 @@ const (
 	fitOf  = "\xd0\x0d\xfe\xed\x00\x10\x00\x00"
 )
 
-// board is a GPT with a loader from LBA first on, the magic of which lies at LBA at, and an XFS behind it.
+// board is a GPT with a loader from LBA first on, the magic of which lies at LBA at, and an XFS after it.
 func board(name string, first, at int64, magic string) forge.Bytes {
 	f := tableforge.NewGPT(512, 40_000, 128,
 		tableforge.GPTEntry{Name: name, First: uint64(first), Last: uint64(first) + 999},
@@ -98,7 +98,7 @@ func TestFixedPlaces(t *testing.T) {
 	require.Empty(t, parts[0].Fixed)
 }
 
-// A file system is no loader, whatever lies at the place.
+// A file system is not a loader, whatever lies at the place.
 func TestFileSystemAtAFixedPlace(t *testing.T) {
 	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 40, Last: 9000})
 	volumeforge.PutXFS(f, 40, 8000)
@@ -130,7 +130,7 @@ func alone(text string) forge.Bytes {
 // esp is the type of an EFI system partition. Spec: UEFI 2.10, 5.3.3, in the byte order of the disk.
 const esp = "\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b"
 
-// behind is a GPT with unknown content from an LBA on, and an XFS in front of it in a partition of a type; empty: basic
+// behind is a GPT with unknown content from an LBA on, and an XFS before it in a partition of a type; empty: basic
 // data.
 func behind(first uint64, guid string) forge.Bytes {
 	const sectors, xfs = 100_000, 1001

@@ -128,7 +128,7 @@ func TestChainOfUEFI(t *testing.T) {
 	}
 }
 
-// A disk that cannot be read is no partition without loaders.
+// A disk that cannot be read is not a partition without loaders.
 func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
 	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
 	fsforge.PutFAT16(f, 63, 16000)
@@ -175,7 +175,7 @@ func TestEachReadOfFirmware(t *testing.T) {
 	eachRead(t, firmware.HiddenSectors, ntfs, nil)
 }
 
-// BitLocker To Go keeps a copy of its boot sector where the FAT in front says. What is no copy stays as it is.
+// BitLocker To Go keeps a copy of its boot sector where the FAT in front says. What is not a copy stays as it is.
 func TestHiddenSectorsOfBitLockerToGo(t *testing.T) {
 	const start, copyAt = 63, 6
 	for name, tc := range map[string]struct {

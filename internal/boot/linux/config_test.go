@@ -26,7 +26,7 @@ const (
 	bootFS  = "9f1cd8a2-7d37-4b54-a1a0-6b1a5ffb1f0c"
 )
 
-// tree writes files by their paths.
+// tree writes files by path.
 func tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func tree(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// extOf has mke2fs make a file system of 1 MiB.
+// extOf makes an ext file system of 1 MiB with mke2fs.
 func extOf(t testing.TB, kind, uuid string, files map[string]string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ext")
@@ -51,7 +51,7 @@ func extOf(t testing.TB, kind, uuid string, files map[string]string) []byte {
 	return b
 }
 
-// linuxDisk has a boot file system, a root and a partition for data, which is not formatted.
+// linuxDisk has a boot file system, a root, and an unformatted data partition.
 func linuxDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	t.Helper()
 	return boottest.GuestOf(t, linuxBytes(t, onBoot, onRoot))
@@ -70,7 +70,7 @@ func linuxBytes(t testing.TB, onBoot, onRoot map[string]string) forge.Bytes {
 	return f
 }
 
-// said are the findings about configuration.
+// said returns the findings about configuration.
 func said(r *boot.Result) (out []ondisk.Issue) {
 	for _, i := range r.Issues {
 		if i.Code == "linux-configuration" {
@@ -80,8 +80,7 @@ func said(r *boot.Result) (out []ondisk.Issue) {
 	return out
 }
 
-// The configuration of a Debian, as its installer writes it (debian-installer and grub-mkconfig 2.06): nothing of it
-// counts from the start of the disk.
+// The configuration of a Debian from its installer (debian-installer and grub-mkconfig 2.06) contains no disk offsets.
 const (
 	debianFstab = `# /etc/fstab: static file system information.
 #
@@ -117,7 +116,7 @@ menuentry 'Windows' {
 `
 )
 
-// A character behind a backslash stands for itself.
+// A character after a backslash is literal.
 func TestNameWithASpace(t *testing.T) {
 	const menu = `linux /vmlinuz\ old root=UUID=` + rootFS + "\n"
 	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": menu},
@@ -151,7 +150,7 @@ func TestAnOrdinaryLinux(t *testing.T) {
 	require.False(t, r.Boots(3))
 }
 
-// A sector of the configuration that cannot be read is never taken for what is on the disk.
+// An unreadable sector of the configuration is never mistaken for data.
 func TestBadSectorsUnderConfiguration(t *testing.T) {
 	boottest.EveryBadSector(t, linuxDisk(t, map[string]string{
 		"grub/grub.cfg": debianGRUB, "syslinux/syslinux.cfg": "INCLUDE more.cfg\n",
@@ -162,14 +161,14 @@ func TestBadSectorsUnderConfiguration(t *testing.T) {
 	}))
 }
 
-// What counts from the start of the disk breaks when the partition moves that it means. LBAs: 63 = 3fh, 2175, 4287.
+// Disk offsets in a configuration break when their partition moves. LBAs: 63 = 3fh, 2175, 4287.
 func TestPlacesThatAMoveBreaks(t *testing.T) {
 	const unbootable, warn = ondisk.Unbootable, ondisk.Warn
 	for name, c := range map[string]struct {
 		file, text string
 		partition  int
 		effect     ondisk.Effect
-		says       string // parts of the text, apart by semicolons
+		says       string // parts of the text, separated by semicolons
 	}{
 		"block list": {
 			"boot/grub/grub.cfg", "menuentry x {\n chainloader (hd0)63+1\n}\n", 1, unbootable,
@@ -263,7 +262,7 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 	}
 }
 
-// What no move breaks, or what may mean something else, is not said.
+// Lines that no move breaks, and ambiguous ones, are not reported.
 func TestPlacesThatStay(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"boot/grub/grub.cfg": {
@@ -300,7 +299,7 @@ func TestPlacesThatStay(t *testing.T) {
 	}
 }
 
-// A partition is found by every name that Linux has for it.
+// A partition is found by every name that Linux gives it.
 func TestNamesOfPartitions(t *testing.T) {
 	for _, name := range []string{
 		"UUID=" + bootFS, "UUID=" + strings.ToUpper(bootFS), `UUID="` + bootFS + `"`, "/dev/disk/by-uuid/" + bootFS,
@@ -321,7 +320,7 @@ func TestNamesOfPartitions(t *testing.T) {
 	}
 }
 
-// Files of strangers: nothing of them reaches a terminal as it is, and much of them makes no long report.
+// Untrusted files: their text reaches a terminal escaped, and long ones do not make a long report.
 func TestHostileConfiguration(t *testing.T) {
 	g := linuxDisk(t, nil, map[string]string{
 		"boot/grub/grub.cfg": strings.Repeat("chainloader (hd0)63+1 \x1b[2J\x9b\u202e\n", 5) +
@@ -341,8 +340,8 @@ func TestHostileConfiguration(t *testing.T) {
 	require.Contains(t, said(r)[16].Text, "further lines")
 }
 
-// What a system needs is left alone when only data are to move; and so is what cannot be looked into, on a disk that
-// boots.
+// With --data-only, everything that the system needs stays, and also partitions that cannot be read, on a bootable
+// disk.
 func TestNeeds(t *testing.T) {
 	needs := func(g *boot.Guest) (out []string) {
 		r := boottest.ReadGuest(t, g)

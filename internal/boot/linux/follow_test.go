@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// threeDisk is linuxDisk with an XFS, whose files trueup cannot read, in the third partition.
+// threeDisk is linuxDisk with an XFS, whose files trueup cannot read, as its third partition.
 func threeDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	t.Helper()
 	f := linuxBytes(t, onBoot, onRoot)
@@ -33,14 +33,14 @@ func onRoot(grubCfg string, more ...string) map[string]string {
 
 const place = "chainloader (hd0)63+1\n" // the first sector of partition 1
 
-// A place that counts from the start of the disk is found through all that leads to it: files that name others, values
-// of variables, and commands that are built into the loader. Spec: GRUB manual, "Shell-like scripting", "source",
-// "configfile", "search", "load_env"; GRUB legacy manual, "configfile"; syslinux wiki, "Config".
+// A disk offset is found along all references: files that include others, values of variables, and embedded commands of
+// the loader. Spec: GRUB manual, "Shell-like scripting", "source", "configfile", "search", "load_env"; GRUB legacy
+// manual, "configfile"; syslinux wiki, "Config".
 func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		onBoot, onRoot map[string]string
 		loader         *boot.Config
-		in             string // the file that is named
+		in             string // the included file
 	}{
 		"source in the prefix": {
 			onRoot: onRoot("source $prefix/x.cfg\n", "boot/grub/x.cfg", place), in: "/boot/grub/x.cfg",
@@ -149,7 +149,7 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 	}
 }
 
-// long is a file beyond the limit of a configuration.
+// long is a file beyond the size limit of a configuration.
 var long = strings.Repeat("\x00", 1<<20+1)
 
 // manyFiles returns files of SYSLINUX, of which only some can be read.
@@ -161,8 +161,7 @@ func manyFiles(n int) map[string]string {
 	return out
 }
 
-// A configuration that a boot can go through and that cannot be looked into is said, once for the disk, with the place
-// and the reason.
+// An unreadable configuration that a boot may use is reported once for the disk, with the place and the reason.
 func TestConfigurationThatIsNotSeen(t *testing.T) {
 	grub2 := func(prefix, script string) *boot.Config {
 		return &boot.Config{Loader: "GRUB 2 in the MBR", Syntax: boot.GRUB2, Prefix: prefix, Script: script}
@@ -248,8 +247,8 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 	}
 }
 
-// What can be read leaves nothing to say about the rest: the usual disk of a Linux whose root alone is an XFS, with the
-// lines that grub-mkconfig and the packages of distributions write.
+// A readable configuration needs no report about the rest: the usual Linux disk whose root is an XFS, with the lines of
+// grub-mkconfig and distribution packages.
 func TestConfigurationThatIsSeen(t *testing.T) {
 	const usual = debianGRUB + `
 if [ -s $prefix/grubenv ]; then
@@ -302,7 +301,7 @@ fi
 	}
 }
 
-// Hostile scripts end, within the limits: values that grow, files that name each other, words without end.
+// Hostile scripts end within the limits: growing values, files that include each other, endless words.
 func TestHostileScripts(t *testing.T) {
 	var many, vars strings.Builder
 	for i := range 2000 {
@@ -319,8 +318,8 @@ func TestHostileScripts(t *testing.T) {
 	}
 }
 
-// script is a script image, as mkimage -T script writes it. Spec: U-Boot, include/image.h, struct legacy_img_hdr; the
-// sizes of the scripts stand in front of them, and a zero ends them.
+// script is a script image, like mkimage -T script. Spec: U-Boot, include/image.h, struct legacy_img_hdr; the sizes of
+// the scripts precede them, and a zero ends them.
 func script(text string) string {
 	be := binary.BigEndian
 	b := be.AppendUint32(nil, 0x27051956)
@@ -333,12 +332,12 @@ func script(text string) string {
 	return string(be.AppendUint32(b, 0)) + text
 }
 
-// A script of U-Boot that reads sectors of the disk breaks when the partition there moves. Its numbers are hexadecimal:
-// 10bf is LBA 4287, where partition 3 starts, and 900 lies in partition 2.
+// A U-Boot script that reads sectors of the disk breaks when that partition moves. Its numbers are hexadecimal: 10bf is
+// LBA 4287, where partition 3 starts, and 900 is in partition 2.
 func TestScriptsOfUBoot(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path, text string
-		partition  int // that must stay; 0: none
+		partition  int // the partition that must stay; 0: none
 		says       string
 		unseen     bool
 	}{

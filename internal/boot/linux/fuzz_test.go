@@ -25,7 +25,7 @@ import (
 
 // FuzzLinuxConfiguration writes a text into files of every kind, in place.
 func FuzzLinuxConfiguration(f *testing.F) {
-	const size = 1000 // a block, less the marker: the blocks of a file need not lie together
+	const size = 1000 // a block without the marker: the blocks of a file need not be contiguous
 	files := map[string]string{}
 	for i, name := range []string{
 		"boot/grub/grub.cfg", "etc/fstab", "etc/crypttab", "etc/lilo.conf", "etc/rc.local",
@@ -64,7 +64,7 @@ func FuzzLinuxConfiguration(f *testing.F) {
 		r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 		require.LessOrEqual(t, len(said(r)), 17)
 		require.Less(t, len(r.Chain), 32)
-		if parts[1].Volume.Kind == volume.Ext4 { // the text can make it look like something else too
+		if parts[1].Volume.Kind == volume.Ext4 { // the text can imitate other structures too
 			require.True(t, r.Boots(2), "it has an fstab")
 		}
 		for _, i := range r.Issues {
@@ -76,7 +76,7 @@ func FuzzLinuxConfiguration(f *testing.F) {
 	})
 }
 
-// FuzzGrub2 has a boot sector and a core image, which lies where the boot sector says if that is on the disk.
+// FuzzGrub2 has a boot sector and a core image, which is at the LBA in the boot sector if that is on the disk.
 func FuzzGrub2(f *testing.F) {
 	const sectors = 512
 	blank := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
@@ -111,8 +111,7 @@ func FuzzGrub2(f *testing.F) {
 	})
 }
 
-// checkGrubRefs holds references to what they promise: the bytes are there, they mean the place, and it lies in the
-// target.
+// checkGrubRefs checks references: their bytes exist, they hold the position, and it is in the target.
 func checkGrubRefs(t *testing.T, g *boot.Guest, r *boot.Result) {
 	t.Helper()
 	require.LessOrEqual(t, len(r.Refs), 64)
@@ -135,8 +134,8 @@ func checkGrubRefs(t *testing.T, g *boot.Guest, r *boot.Result) {
 // installed is where scripts/install-tools.sh unpacks the real stages.
 const installed = "/usr/local/lib/trueup-tests/grub-legacy/x86_64-pc/"
 
-// FuzzGrubLegacy holds finder and references to each other: what was found at one place of the partition must be found,
-// rewritten, at another.
+// FuzzGrubLegacy compares finder and references: a stage that was found at one place of the partition must be found at
+// another, after rewriting.
 func FuzzGrubLegacy(f *testing.F) {
 	forged, s := legacyDisk(), grubforge.Stage2(64)
 	grubforge.PutStage1(forged, 0, s)

@@ -42,7 +42,7 @@ func inMBR(first uint64, entries ...grubforge.Entry) forge.Bytes {
 	return f
 }
 
-// list is a block list of runs: start and sectors by turns.
+// list is a block list of runs: start and sectors alternately.
 func list(numbers ...uint64) (out []grubforge.Entry) {
 	for i := 0; i < len(numbers); i += 2 {
 		out = append(out, grubforge.Entry{Start: numbers[i], Sectors: uint16(numbers[i+1])})
@@ -50,11 +50,11 @@ func list(numbers ...uint64) (out []grubforge.Entry) {
 	return out
 }
 
-// grubRef is what a test says about a reference.
+// grubRef is an expected reference.
 type grubRef struct {
 	kind       string
 	stored     int
-	off        int64 // in the partition, or on the disk
+	off        int64 // relative to the partition, or to the disk
 	sector     int64
 	target     int
 	unwritable bool
@@ -75,8 +75,7 @@ func issuesOf(r *boot.Result) (partitions []int) {
 	return partitions
 }
 
-// GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be
-// rewritten.
+// GRUB 2 survives a move if everything that it reads by LBA is in the gap, which stays, or can be rewritten.
 func TestGrub2(t *testing.T) {
 	const core, entry1, entry2 = "grub2 core image", "grub2 block list entry 1", "grub2 block list entry 2"
 	for _, tc := range []struct {
@@ -84,7 +83,7 @@ func TestGrub2(t *testing.T) {
 		first  uint64
 		list   []grubforge.Entry
 		want   []grubRef
-		issues []int // the partitions whose move matters; 0: any
+		issues []int // partitions whose move matters; 0: any
 	}{
 		{"core.img in the gap", 1, list(2, 50), nil, nil},
 		{"core.img up to the last sector of the gap", 1, list(2, 61), nil, nil},
@@ -142,7 +141,7 @@ func TestGrub2(t *testing.T) {
 	}
 }
 
-// What is not the code that reads such a list is not patched, wherever it lies.
+// Code that does not read such a list is not patched, anywhere.
 func TestGrub2OfAnUnknownBuild(t *testing.T) {
 	const core = 100 * 512
 	endlessList := func(f forge.Bytes) {
@@ -177,7 +176,7 @@ func TestGrub2OfAnUnknownBuild(t *testing.T) {
 	}
 }
 
-// A boot sector of a partition has the same fields. Two that name one core.img share its list.
+// A boot sector of a partition has the same fields. Two boot sectors with the same core.img share its list.
 func TestGrub2InBootSectors(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
 	grubforge.PutBoot(f, 3500, 100)
@@ -226,8 +225,7 @@ func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
 	}
 }
 
-// A file system with checksums takes a rewritten sector for a damaged one, but for the room that it leaves to boot
-// loaders.
+// A file system with checksums considers a rewritten sector damaged, except in the space for boot loaders.
 func TestGrub2InBtrfs(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
 	grubforge.PutCore(f, 2500, list(2501, 10)...)
@@ -261,7 +259,7 @@ func TestGrub2OnLargeSectors(t *testing.T) {
 	require.Equal(t, []int{0}, issuesOf(r))
 }
 
-// A partition can be said to go on behind the end of the disk.
+// A partition entry can extend past the end of the disk.
 func TestGrub2BehindTheDisk(t *testing.T) {
 	f := inMBR(5000)
 	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
@@ -277,7 +275,7 @@ func TestGrub2BehindTheDisk(t *testing.T) {
 	require.Equal(t, []int{0}, issuesOf(r))
 }
 
-// Debian's own images, and the lists that grub-mkimage makes.
+// Debian's own images, with the lists of grub-mkimage.
 func TestGrub2OfDebian(t *testing.T) {
 	const dir = "/usr/lib/grub/i386-pc/"
 	read := func(name string) forge.Bytes {
@@ -305,7 +303,7 @@ func TestGrub2OfDebian(t *testing.T) {
 	require.Equal(t, []int{0}, issuesOf(r))
 }
 
-// The field holds a whole sector, never one that wraps.
+// The field holds a whole sector number, never a wrapped one.
 func TestGrub2Encode(t *testing.T) {
 	r := boottest.Read(t, inMBR(100)).Refs[0]
 	require.Equal(t, []disk.Range{{Off: 0x5c, Len: 8}}, r.At)
@@ -321,7 +319,7 @@ func TestGrub2Encode(t *testing.T) {
 	}
 }
 
-// mkimage has grub-mkimage of Debian make a GRUB 2 with a prefix and commands of its own.
+// mkimage makes a GRUB 2 with Debian's grub-mkimage, with its own prefix and commands.
 func mkimage(t *testing.T, format, prefix, commands string, modules ...string) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -332,7 +330,7 @@ func mkimage(t *testing.T, format, prefix, commands string, modules ...string) [
 	return disktest.ReadFile(t, out)
 }
 
-// configured returns where the loaders of a disk look for their configuration.
+// configured returns where the loaders of a disk search their configuration.
 func configured(t *testing.T, b []byte) []boot.Config {
 	t.Helper()
 	g := boottest.GuestOf(t, b)
@@ -350,7 +348,7 @@ func withCore(core []byte) []byte {
 	return f
 }
 
-// The commands and the prefix that are built into core.img are those that grub-mkimage was given.
+// The embedded commands and the prefix of core.img are those given to grub-mkimage.
 func TestConfigurationInCoreImage(t *testing.T) {
 	const commands = "search.fs_uuid 4a3bb3bd-6a46-4d37-8f21-0f2d2ac5c7e1 root hd0,msdos1\n" +
 		"set prefix=($root)'/boot/grub'\n"
@@ -367,7 +365,7 @@ func TestConfigurationInCoreImage(t *testing.T) {
 	}
 }
 
-// A core image that is cut off or damaged names no place, and takes neither memory nor time: the usual places are
+// A truncated or damaged core image gives no place, and needs neither much memory nor time: the usual places are
 // searched.
 func TestDamagedCoreImage(t *testing.T) {
 	core := mkimage(t, "i386-pc", "(,msdos1)/boot/grub", "", "biosdisk")
@@ -389,7 +387,7 @@ func TestDamagedCoreImage(t *testing.T) {
 	}
 }
 
-// Whatever byte of a core image is another one, it ends, and something is searched for the configuration.
+// With any changed byte in a core image, decoding ends, and some place is searched for the configuration.
 func TestChangedCoreImage(t *testing.T) {
 	core := mkimage(t, "i386-pc", "(,msdos1)/boot/grub", "set x=y\n", "biosdisk")
 	for i := range disktest.Sample(300) {
@@ -402,7 +400,7 @@ func TestChangedCoreImage(t *testing.T) {
 	}
 }
 
-// Core images of other builds are read, too.
+// Core images of other builds can be read, too.
 func TestConfigurationInCoreImagesOfTheCorpus(t *testing.T) {
 	for _, path := range []string{"grub214.core", "lfs.core", "ubuntu1604.core"} {
 		core := disktest.ReadFile(t, disktest.Corpus(t, "loaders/grub2/"+path))
@@ -413,7 +411,7 @@ func TestConfigurationInCoreImagesOfTheCorpus(t *testing.T) {
 	}
 }
 
-// A GRUB of UEFI has its modules in a section; other programs have none.
+// A GRUB for UEFI has its modules in a section; other programs have none.
 func TestConfigurationInEFIProgram(t *testing.T) {
 	const commands = "search.fs_uuid 1234-ABCD root\nset prefix=($root)'/grub'\n"
 	dir := t.TempDir()

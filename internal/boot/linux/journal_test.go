@@ -18,22 +18,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// TestConfigurationInAJournal finds a place that a move breaks in the file as the disk has it, which GRUB reads, and in
-// the one that the replay of the journal brings, which it reads the next time. A journal that is not understood hides
-// nothing of the disk, and there is a warning of what it may bring.
+// TestConfigurationInAJournal finds a breaking offset in the file on disk, which GRUB reads, and in the file after the
+// replay of the journal, which it reads the next time. An unreadable journal hides nothing of the disk, and causes a
+// warning.
 func TestConfigurationInAJournal(t *testing.T) {
 	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n",
 		"menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
 	for _, tc := range []struct {
 		onDisk, inJournal string
-		broken            bool // the journal, so that it is not known what a replay brings
+		broken            bool // of the journal, so that the result of a replay is unknown
 		want              int
 	}{
 		{harmless, harmless, false, 0},
 		{breaks, harmless, false, 1},
 		{harmless, breaks, false, 1},
 		{breaks, breaks, false, 1},
-		{harmless, breaks, true, 1}, // a warning that it may
+		{harmless, breaks, true, 1}, // a warning about that
 		{breaks, harmless, true, 2},
 	} {
 		dir := t.TempDir()
@@ -69,7 +69,7 @@ const (
 	journalCore  = journalStart + 19_600 // free space of the file system, where stages and core images go
 )
 
-// extWithJournal makes an ext4 whose journal holds some blocks as they are; none: it is clean.
+// extWithJournal makes an ext4 whose journal holds some blocks unchanged, or is clean.
 func extWithJournal(t *testing.T, block int, held ...int) []byte {
 	t.Helper()
 	img, dir := filepath.Join(t.TempDir(), "img"), t.TempDir()
@@ -93,8 +93,8 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 	return raw
 }
 
-// TestBootSectorUnderAJournal boots by loaders in an ext whose journal is to be replayed. A journal holds whole blocks:
-// in blocks of 4 KiB, boot sector and superblock are one.
+// TestBootSectorUnderAJournal has loaders in an ext whose journal must be replayed. A journal holds whole blocks: with
+// blocks of 4 KiB, boot sector and superblock are in one.
 func TestBootSectorUnderAJournal(t *testing.T) {
 	loaders := map[string]func(f forge.Bytes){
 		"GRUB 2": func(f forge.Bytes) {
@@ -117,7 +117,7 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 	notExt := map[string]int{"GRUB 2": 1, "GRUB legacy": 1}
 	for name, tc := range map[string]struct {
 		fs      []byte
-		hands   bool // the MBR code passes the place on
+		hands   bool // the MBR code passes its position on
 		refused map[string]int
 		says    string
 	}{
@@ -172,7 +172,7 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 	}
 }
 
-// brokenJournal has a journal without its magic number.
+// brokenJournal has a journal without magic number.
 func brokenJournal(t *testing.T) []byte {
 	t.Helper()
 	raw := extWithJournal(t, 4096, 7)

@@ -47,7 +47,7 @@ func words(refs []boot.Ref) []word {
 	return out
 }
 
-// What lies in the gap stays, and stage1.5 finds stage2 by partition and path.
+// Data in the gap stay, and stage1.5 finds stage2 by partition and path.
 func TestGrubLegacyInTheGap(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage15()
 	s.Partition = 1
@@ -66,7 +66,7 @@ func TestGrubLegacyInTheGap(t *testing.T) {
 	require.False(t, r.Boots(1))
 }
 
-// What points into a partition moves with it.
+// References into a partition move with it.
 func TestGrubLegacyInAPartition(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage2(1000)
 	s.List = []grubforge.Run{
@@ -101,8 +101,7 @@ func TestGrubLegacyInAPartition(t *testing.T) {
 	require.True(t, r.Boots(1) && r.Boots(2))
 }
 
-// stage2 can be told to read its menu from another partition than its own: by the number of the partition, or by a
-// device.
+// stage2 can be configured to read its menu from another partition, by number or by device.
 func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		slot  byte
@@ -131,7 +130,7 @@ func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 	}
 }
 
-// A sector of GRUB legacy that cannot be read is never taken for what is on the disk.
+// An unreadable sector of GRUB legacy is never mistaken for data.
 func TestBadSectorsUnderGrubLegacy(t *testing.T) {
 	for _, s := range []grubforge.Stage{grubforge.Stage15(), grubforge.Stage2(1000)} {
 		f := legacyDisk()
@@ -143,7 +142,7 @@ func TestBadSectorsUnderGrubLegacy(t *testing.T) {
 	}
 }
 
-// What is not understood is refused, and nothing of it is rewritten.
+// Unknown structures are refused, and nothing of them is rewritten.
 func TestGrubLegacyRefused(t *testing.T) {
 	const list = 1000*512 + 0x1f8
 	long := make([]grubforge.Run, 30)
@@ -154,7 +153,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		change func(f forge.Bytes, s *grubforge.Stage) // before and after the stage is put
 		after  func(f forge.Bytes)
 		says   string
-		moves  int // the partition whose move matters; 0: any
+		moves  int // partition whose move matters; 0: any
 	}{
 		"stage at lba 0":               {change: at(0), says: "which is sector 0 or ends past the disk"},
 		"stage at lba 2^32-1":          {change: at(1<<32 - 1), says: "LBA 4294967295"},
@@ -333,8 +332,7 @@ func TestGrubLegacyBehindTheDisk(t *testing.T) {
 	}
 }
 
-// grub4dosCode is what the MBRs of grub4dos 0.4.4 to 0.4.6 have in common, for a second part that ends behind 16
-// sectors.
+// grub4dosCode is the common part of the MBRs of grub4dos 0.4.4 to 0.4.6, for a second part that ends after 16 sectors.
 var grub4dosCode = boottest.Code("eb5e80",
 	"31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
 	"83c60c81fefe0172eb")
@@ -346,8 +344,8 @@ func putGrub4DOS(f forge.Bytes) {
 	f.Text(0x1ffc, "GR\x55\xaa")
 }
 
-// TestGrub4DOSWithASecondMark puts the instruction that the place of the second part is looked for by at the very start
-// too, where no place stands in front of it, and one with another mark.
+// TestGrub4DOSWithASecondMark puts the instruction by which the second part is located also at the very start, where no
+// position precedes it, and one with another mark.
 func TestGrub4DOSWithASecondMark(t *testing.T) {
 	for at, first := range []string{"66b8475255aa", "66b8475255aa", "90909066b811223344"} {
 		f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000})
@@ -363,7 +361,7 @@ func TestGrub4DOSWithASecondMark(t *testing.T) {
 	}
 }
 
-// grub4dos finds GRLDR by its name, and boots from the partition that holds it, whichever is active.
+// grub4dos finds GRLDR by name, and boots from its partition, active or not.
 func TestGrub4DOS(t *testing.T) {
 	volume, grldr := filepath.Join(t.TempDir(), "fat"), filepath.Join(t.TempDir(), "grldr")
 	require.NoError(t, os.WriteFile(volume, make([]byte, 40000*512), 0o600))
@@ -389,8 +387,8 @@ func TestGrub4DOS(t *testing.T) {
 	}
 }
 
-// The mark of the second part differs between builds, and installers can choose one. The code goes on in a segment that
-// differs too. Spec: grub4dos, stage2/grldrstart.S, disk_serial_number_structure; 0.4.4 has 054DCB93h.
+// The mark of the second part differs between builds, and installers can choose one. The code continues in another
+// segment. Spec: grub4dos, stage2/grldrstart.S, disk_serial_number_structure; 0.4.4 has 054DCB93h.
 func TestGrub4DOSWithAnyMark(t *testing.T) {
 	for mark, jump := range map[string]string{
 		"\x93\xcb\x4d\x05": "eab8000020", "\x00\x00\x00\x00": "eab8000094", "\xff\xee\xdd\xcc": "16 6ab8 cb",
@@ -419,7 +417,7 @@ func TestGrub4DOSInsideOfAPartition(t *testing.T) {
 	require.Contains(t, r.Issues[0].Text, "first partition")
 }
 
-// Without the mark at its end the second part is not there, or is of another make.
+// Without the mark at its end, the second part is missing or unknown.
 func TestGrub4DOSWithoutItsSecondPart(t *testing.T) {
 	for name, change := range map[string]func(forge.Bytes){
 		"another mark":       func(f forge.Bytes) { f.U8(0x1ffd, 'r') },
@@ -440,7 +438,7 @@ func TestGrub4DOSWithoutItsSecondPart(t *testing.T) {
 	}
 }
 
-// grub4dos can run the MBR that it replaced, with the table of today.
+// grub4dos can run the MBR that it replaced, with the current table.
 func TestGrub4DOSRunsThePreviousMBR(t *testing.T) {
 	standard := []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}
 	for name, tc := range map[string]struct {
@@ -488,7 +486,7 @@ func TestGrub4DOSRunsThePreviousMBR(t *testing.T) {
 	}
 }
 
-// LBA 1 without the signature of an MBR, or without code, is none that grub4dos kept.
+// LBA 1 without an MBR signature or code is not a copy kept by grub4dos.
 func TestGrub4DOSWithoutAPreviousMBR(t *testing.T) {
 	for _, tc := range []struct {
 		signature uint16
@@ -502,7 +500,7 @@ func TestGrub4DOSWithoutAPreviousMBR(t *testing.T) {
 	}
 }
 
-// A build with other instructions is no standard code, though it reads the table.
+// A build with other instructions is not a standard code, though it reads the table.
 func TestGrub4DOSOfAnUnknownBuild(t *testing.T) {
 	code := boottest.Code("bebe01", "b402", "cd13")
 	require.Equal(t, firmware.GenericCHS, layout.Identify(code))
@@ -510,8 +508,8 @@ func TestGrub4DOSOfAnUnknownBuild(t *testing.T) {
 	require.Equal(t, boot.Unknown, layout.Identify(code))
 }
 
-// Whatever the place of the mark, the flags and LBA 1 are: it is said where the second part should be, and a missing
-// one is refused.
+// For any position of the mark, flags and LBA 1: the position of the second part is reported, and a missing one is
+// refused.
 func FuzzGrub4DOS(f *testing.F) {
 	f.Add(uint16(0x1ffc), uint16(0x1ffc), byte(0x80), grub4dosCode)
 	f.Add(uint16(0xfffe), uint16(0), byte(0x90), []byte{0xfa})
@@ -530,7 +528,7 @@ func FuzzGrub4DOS(f *testing.F) {
 		g := boottest.Guest(d, tab, nil)
 		r := boottest.ReadGuest(t, g)
 		if r.Code != linux.ForDOS {
-			return // the mark lies over the code
+			return // the mark overlaps the code
 		}
 		require.NotEmpty(t, r.Chain)
 		whole := (int(place)+4)%512 == 0 && int(place)+4 <= 63*512 && string(disk[place:place+4]) == "GR\x55\xaa"

@@ -15,14 +15,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// liloRefusal is a LILO that would be rewritten, with one thing that is not understood.
+// liloRefusal is a valid LILO with one unsupported detail.
 type liloRefusal struct {
 	change func(i *liloforge.Install) // before it is installed
 	put    liloPut                    // after that
-	says   string                     // in the refusal
+	says   string                     // text of the refusal
 }
 
-// liloPut changes an installed LILO, whose map has so many sectors in use.
+// liloPut changes an installed LILO, whose map uses this many sectors.
 type liloPut func(d liloDisk, used int64)
 
 func liloAt(d liloDisk, sector, off int64) int64 { return d.file[sector]*512 + off }
@@ -32,7 +32,7 @@ func inLiloMBR(off int64, b ...byte) liloPut {
 	return func(d liloDisk, _ int64) { d.bytes.Put(off, b) }
 }
 
-// inLiloMap puts bytes into a sector of the map, and flipped changes one there.
+// inLiloMap overwrites bytes of a sector of the map, and flipped changes one.
 func inLiloMap(sector, off int64, b ...byte) liloPut {
 	return func(d liloDisk, _ int64) { d.bytes.Put(liloAt(d, sector, off), b) }
 }
@@ -62,7 +62,7 @@ func inLiloTable(off int64, b ...byte) liloPut {
 	}
 }
 
-// TestLiloRefused changes one thing of a LILO that would be rewritten.
+// TestLiloRefused changes one detail of a valid LILO.
 func TestLiloRefused(t *testing.T) {
 	for _, cases := range []map[string]liloRefusal{liloInstalls, liloStages, liloTables} {
 		for name, tc := range cases {
@@ -101,7 +101,7 @@ const (
 	liloZeros    = "is empty, or does not end in zeros"
 )
 
-// liloInstalls are maps of systems that lilo was told to install so.
+// liloInstalls are maps of unusual installations.
 var liloInstalls = map[string]liloRefusal{
 	"cylinders": {
 		change: func(i *liloforge.Install) { i.Mode = liloforge.Geometry },
@@ -128,7 +128,7 @@ var liloInstalls = map[string]liloRefusal{
 	"kernel outside of all": {change: liloKernel(4700), says: "LBA 4700 to 4700"},
 }
 
-// liloStages are faults of the first stage, and of the list and the sectors of the second.
+// liloStages are faults in the first stage, and in the list and the sectors of the second.
 var liloStages = map[string]liloRefusal{
 	"offset of an array":   {put: inLiloMBR(16, 63, 0, 0, 0), says: liloArray},
 	"flag of an array":     {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: liloArray},
@@ -182,7 +182,7 @@ var liloStages = map[string]liloRefusal{
 	"length without a message": {put: inLiloMap(liloFileStage, 24, 7, 0), says: "an address has the flags 0x0"},
 }
 
-// liloTables are faults of the table of kernels, and of the lists of their sectors.
+// liloTables are faults in the table of kernels, and in their sector lists.
 var liloTables = map[string]liloRefusal{
 	"table": {
 		put: flipped(liloFileTable, 60), says: "its table of kernels does not have its checksum",

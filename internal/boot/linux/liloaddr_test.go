@@ -17,7 +17,7 @@ func TestLiloRows(t *testing.T) {
 		mode    liloMode
 		row     string // addresses of sector, track, flags and drive, head, count
 		sectors int64
-		want    string // empty: it does not fit
+		want    string // empty: does not fit
 	}{
 		"by lba":                          {liloLBA32, "3f01e00200", 1985, "0009e00200"},
 		"by lba, over a limit of 24 bits": {liloLBA32, "ffffe0ff00", 1, "0000e00001"},
@@ -56,7 +56,7 @@ func TestLiloRows(t *testing.T) {
 	}
 }
 
-// TestLiloLinearOnSmallDisks keeps linear addresses out of the last cylinders, which a BIOS may not report.
+// TestLiloLinearOnSmallDisks avoids linear addresses in the last cylinders, which a BIOS may not report.
 func TestLiloLinearOnSmallDisks(t *testing.T) {
 	const size = 10 * liloCylinder * liloSector
 	d := disk.New(size, liloSector, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off}, nil })

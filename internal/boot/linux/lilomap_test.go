@@ -33,7 +33,7 @@ const (
 	liloParts = 2048 // sectors of each partition
 )
 
-// liloFiles are files of which no sector is like another.
+// liloFiles are files whose sectors all differ.
 var liloFiles = sync.OnceValue(func() map[string]string {
 	r := rand.New(rand.NewPCG(5, 6))
 	files := map[string]string{}
@@ -47,7 +47,7 @@ var liloFiles = sync.OnceValue(func() map[string]string {
 	return files
 })
 
-// newLiloDisk has mke2fs make a disk with files for LILO, under names that change may give them.
+// newLiloDisk makes a disk with mke2fs, with files for LILO, under names that change may return.
 func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 	t.Helper()
 	d := liloDisk{bytes: tableforge.NewMBR(5000,
@@ -75,7 +75,7 @@ func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 	return d
 }
 
-// install returns an installation with two kernels, of which one has an initial RAM disk, and an alias.
+// install returns an installation with two kernels, one with an initial RAM disk, and an alias.
 func (d liloDisk) install() liloforge.Install {
 	return liloforge.New(
 		d.file,
@@ -91,7 +91,7 @@ func (d liloDisk) install() liloforge.Install {
 	)
 }
 
-// moved returns the disk with its first partition further by sectors, and references patched.
+// moved returns the disk with its first partition moved by sectors, and patched references.
 func (d liloDisk) moved(t testing.TB, refs []boot.Ref, by int64) forge.Bytes {
 	t.Helper()
 	out := make(forge.Bytes, len(d.bytes))
@@ -124,7 +124,7 @@ func further(lbas []int64, by int64) []int64 {
 	return out
 }
 
-// TestLiloMoves compares a moved LILO with what its installer writes at the new place.
+// TestLiloMoves compares a moved LILO with the output of its installer at the new place.
 func TestLiloMoves(t *testing.T) {
 	for name, tc := range map[string]struct {
 		home   int64
@@ -186,7 +186,7 @@ func TestLiloMoves(t *testing.T) {
 	}
 }
 
-// full is a kernel under whose aliases a table of one sector is full.
+// full is a kernel whose aliases fill a table of one sector.
 func full(i *liloforge.Install) liloforge.Image {
 	return liloforge.Image{
 		Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000,
@@ -245,7 +245,7 @@ func TestLiloIsListed(t *testing.T) {
 	}, names)
 }
 
-// Places in the map that New writes.
+// Positions in the map of New.
 const (
 	liloFileList   = 17 // its sector with the list of the second stage
 	liloFileStage  = 5
@@ -287,7 +287,7 @@ func TestLiloOfAnotherMap(t *testing.T) {
 	require.Len(t, r.Refs, 8)
 }
 
-// A sector of LILO, of its map or of what it boots from, that cannot be read is never taken for what is on the disk.
+// An unreadable sector of LILO, its map or its boot chain is never mistaken for data.
 func TestBadSectorsUnderLilo(t *testing.T) {
 	for name, change := range map[string]func(i *liloforge.Install){
 		"linear":  func(i *liloforge.Install) { i.Mode, i.Table = liloforge.Linear, 12 },
@@ -317,8 +317,8 @@ func TestLiloLeftOver(t *testing.T) {
 	require.Contains(t, issues[0].Text, "does not read that boot sector")
 }
 
-// TestLiloOutOfReach lets a LILO whose addresses a BIOS may not reach even now stand against a move of its partition
-// only, and where nothing boots by it against none.
+// TestLiloOutOfReach refuses a LILO whose addresses a BIOS may not reach even now only for a move of its partition, and
+// not if nothing boots by it.
 func TestLiloOutOfReach(t *testing.T) {
 	for home, want := range map[int64]ondisk.Effect{0: ondisk.Unbootable, liloStart: ondisk.Warn} {
 		d := newLiloDisk(t)
@@ -337,7 +337,7 @@ func TestLiloOutOfReach(t *testing.T) {
 	}
 }
 
-// FuzzLiloMap reads any sectors of a map in place of a part of a good one.
+// FuzzLiloMap reads any sectors of a map in place of part of a valid one.
 func FuzzLiloMap(f *testing.F) {
 	d := newLiloDisk(f)
 	i := d.install()
@@ -354,7 +354,7 @@ func FuzzLiloMap(f *testing.F) {
 			part = disk[:boot.CodeLen]
 		}
 		copy(part[int(off)%len(part):], b)
-		// Sums, which no fuzzer guesses.
+		// Checksums, which a fuzzer cannot guess.
 		params := d.file[used-1] * 512
 		disk.U32(params+504, liloforge.Sum(disk[params:params+504]))
 		var table []byte

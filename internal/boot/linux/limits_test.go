@@ -33,8 +33,8 @@ func swapFile(page int, signature string) string {
 	return string(b)
 }
 
-// TestHibernationIntoASwapFile finds a hibernated Linux in files with usual names, and in those that an fstab names,
-// also in a file system that is mounted below the root. It refuses any move, as swap partitions do.
+// TestHibernationIntoASwapFile finds a hibernated Linux in files with usual names, and in those of an fstab, also in a
+// file system mounted below the root. It refuses any move, as for swap partitions.
 func TestHibernationIntoASwapFile(t *testing.T) {
 	asleep := swapFile(4<<10, "S1SUSPEND")
 	for name, tc := range map[string]struct {
@@ -82,8 +82,8 @@ func TestHibernationIntoASwapFile(t *testing.T) {
 	}
 }
 
-// TestUnreadableSwapFile lists a swap file that cannot be read as not seen, and goes on with the next one. No bad
-// sector is taken for a system that is awake.
+// TestUnreadableSwapFile reports an unreadable swap file as not examined, and continues with the next one. A bad sector
+// is never mistaken for a running system.
 func TestUnreadableSwapFile(t *testing.T) {
 	img := filepath.Join(t.TempDir(), "ext")
 	require.NoError(t, os.WriteFile(img, extOf(t, "ext4", rootFS, map[string]string{
@@ -113,7 +113,7 @@ func extOfTree(t testing.TB, dir string) []byte {
 	return b
 }
 
-// onePartition is a disk with code that is not known, and a file system.
+// onePartition is a disk with unknown code and a file system.
 func onePartition(t testing.TB, volume []byte) *boot.Guest {
 	t.Helper()
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048})
@@ -124,8 +124,7 @@ func onePartition(t testing.TB, volume []byte) *boot.Guest {
 
 const unseen = "trueup cannot read its files"
 
-// Files that are larger than configuration is, and more of them than a disk has, are not read; a system can lie behind
-// them.
+// Files larger than a configuration, and surplus files, are not read; a system can be after them.
 func TestLimitsOfConfiguration(t *testing.T) {
 	const position = "image=/dev/sda3\n" // a chain loader of a partition, in lilo.conf
 	names := []string{"etc/fstab", "etc/crypttab", "etc/default/grub", "etc/kernel/cmdline", "etc/dracut.conf"}
@@ -156,14 +155,14 @@ func TestLimitsOfConfiguration(t *testing.T) {
 			g := onePartition(t, extOfTree(t, dir))
 			g.Partitions[0].Active = false
 			r := boottest.ReadGuest(t, g)
-			r.Chain = nil // of the files that were read
+			r.Chain = nil // of the read files
 			require.Equal(t, !tc.seen, strings.Contains(r.Needs(g.Partitions[0]), unseen), r.Needs(g.Partitions[0]))
 		})
 	}
 }
 
-// So many names are looked up on a disk. Behind them no partition is looked into, whether it has folders to list or
-// files to open.
+// The number of looked-up names per disk is limited. After them, no partition is examined, whether it has folders to
+// list or files to open.
 func TestNamesOfADisk(t *testing.T) {
 	full := extOfTree(t, tree(t, map[string]string{"etc/hosts": "", "boot/x": "", "efi/x": ""}))
 	for name, put := range map[string]func(name string) error{
@@ -196,7 +195,7 @@ func TestNamesOfADisk(t *testing.T) {
 	}
 }
 
-// A sector of a file that cannot be read is an error, whatever is wrong with files behind it.
+// An unreadable sector of a file is an error, regardless of faults in files after it.
 func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
 	for _, names := range [][2]string{
 		{"etc/fstab", "etc/crypttab"},
@@ -214,7 +213,7 @@ func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
 	}
 }
 
-// A map that is empty, or in a partition that ends behind the disk, is not that of a LILO which can be followed.
+// An empty map, or one in a partition that ends after the disk, belongs to no LILO that can be followed.
 func TestLiloWithoutAMap(t *testing.T) {
 	d := newLiloDisk(t, "boot/map", "boot/other")
 	d.install().Put(d.bytes, 0)
@@ -233,7 +232,7 @@ func TestLiloWithoutAMap(t *testing.T) {
 	requireLiloRefused(t, g, "partition 1: ")
 }
 
-// putLBACode makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
+// putLBACode writes code to sector 0 that reads the boot sector of the active partition by LBA.
 func putLBACode(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 }
@@ -268,8 +267,8 @@ var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
 	},
 }
 
-// What a move breaks is refused where the boot goes there. Old boot sectors that nothing reads are left on many disks:
-// a warning.
+// A loader that a move breaks is refused if the boot reaches it. Old boot sectors that nothing reads are on many disks,
+// and cause a warning.
 func TestLoadersLeftOver(t *testing.T) {
 	for name, put := range brokenLoaders {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +278,7 @@ func TestLoadersLeftOver(t *testing.T) {
 				want ondisk.Effect
 			}{
 				{63, putLBACode, ondisk.Unbootable},
-				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
+				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // the code that boots the active partition is on another disk
 				{8100, putLBACode, ondisk.Warn},
 				{
 					63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) },
@@ -302,7 +301,7 @@ func TestLoadersLeftOver(t *testing.T) {
 	}
 }
 
-// A list that a boot sector without use names first is judged once more for the one that boots by it.
+// A list in an unused boot sector is judged again for the boot sector that boots by it.
 func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 8000},
 		tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 8100, Sectors: 8000})
@@ -317,8 +316,7 @@ func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 	require.Len(t, r.Refs, 3, "entry 1 is found twice and kept once")
 }
 
-// A table names thousands of partitions: issues about a loader in each of them are bounded, and the one that boots
-// counts wherever it stands.
+// A table has thousands of partitions: issues about their loaders are bounded, and the loader that boots always counts.
 func TestLoadersInManyPartitions(t *testing.T) {
 	for name, put := range map[string]func(f forge.Bytes){
 		"GRUB 2": func(f forge.Bytes) { grubforge.PutBoot(f, 63, 5000); grubforge.PutCore(f, 5000, list(5001, 9)...) },
@@ -340,7 +338,7 @@ func TestLoadersInManyPartitions(t *testing.T) {
 	}
 }
 
-// The code of a GRUB whose core.img is gone boots nothing, and keeps no disk from moving.
+// A GRUB whose core.img is missing boots nothing, and does not prevent a move.
 func TestGrub2WithoutACore(t *testing.T) {
 	for name, first := range map[string]string{"zeros": "", "made a GPT": "EFI PART\x00\x00\x01\x00"} {
 		t.Run(name, func(t *testing.T) {
@@ -355,13 +353,13 @@ func TestGrub2WithoutACore(t *testing.T) {
 	}
 }
 
-// extlinux puts its boot sector, with a parameter block of its own, where the file system leaves room. Spec: syslinux
-// 6.04, extlinux/main.c.
+// extlinux puts its boot sector, with its own parameter block, where the file system leaves room. Spec: syslinux 6.04,
+// extlinux/main.c.
 func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 	for kind, tc := range map[string]struct {
 		put  func(f forge.Bytes)
 		at   int64 // of the boot sector in the volume
-		none bool  // extlinux knows no such file system
+		none bool  // extlinux does not support this file system
 	}{
 		"ext2":  {put: func(f forge.Bytes) { fsforge.PutExt(f, 63, 8000) }},
 		"btrfs": {put: func(f forge.Bytes) { volumeforge.PutBtrfs(f, 63, 8000) }},

@@ -125,7 +125,7 @@ func menu(lines ...string) []byte {
 		"[operating systems]\r\n" + strings.Join(lines, "\r\n") + "\r\n")
 }
 
-// saved is a boot sector with that many sectors in front of it.
+// saved is a boot sector with that many sectors before it.
 func saved(hidden uint32) forge.Bytes {
 	b := make(forge.Bytes, 512)
 	b.Put(0, []byte{0xeb, 0x3c, 0x90})

@@ -60,7 +60,7 @@ const fuzzAgent = "<?xml version='1.0'?>\n<WindowsRE version=\"2.0\">\n  <WinreL
 func FuzzReAgent(f *testing.F) {
 	f.Add([]byte(fuzzAgent), int64(1<<20))
 	f.Add([]byte("\ufeff"+fuzzAgent), int64(512))
-	f.Add([]byte("\x00  <Location offset=\"00000\">"), int64(1<<20)) // begins like UTF-16 when the white space is gone
+	f.Add([]byte("\x00  <Location offset=\"00000\">"), int64(1<<20)) // like UTF-16 without white space
 	wide := []byte{0xff, 0xfe}
 	for _, u := range utf16.Encode([]rune(fuzzAgent)) {
 		wide = binary.LittleEndian.AppendUint16(wide, u)

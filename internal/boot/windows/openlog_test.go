@@ -45,7 +45,7 @@ func newNTFSDisk(t testing.TB, files map[string][]byte) *ntfsDisk {
 		require.NoError(t, os.WriteFile(name, b, 0o600))
 	}
 	list := filepath.Join(t.TempDir(), "list")
-	require.NoError(t, os.WriteFile(list, []byte("[ExclusionList]\n"), 0o600)) // else wimlib leaves out hiberfil.sys
+	require.NoError(t, os.WriteFile(list, []byte("[ExclusionList]\n"), 0o600)) // else wimlib omits hiberfil.sys
 	require.NoError(t, os.WriteFile(volume, make([]byte, ntfsSectors*512), 0o600))
 	disktest.Run(t, "mkntfs", "-F", "-q", "-c", fmt.Sprint(ntfsCluster), "-p", "40063", "-H", "255", "-S", "63", volume)
 	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+list, tree, wim)
@@ -427,7 +427,7 @@ func TestSealOfAnEntry(t *testing.T) {
 	}, got, "the log is read with its new positions, where nothing starts yet")
 }
 
-// A limit counts what one state has: many entries that touch the letters are no reason to refuse, nor to leave out the
+// A limit counts what one state has: many entries that touch the letters are not reason to refuse, nor to omit the
 // state with which the guest starts.
 func TestLimitsCountOneState(t *testing.T) {
 	var values []hiveforge.Value

@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// The disk of these tests: a FAT that boots, and a partition behind it.
+// The disk of these tests: a FAT that boots, and a partition after it.
 const (
 	signature   = 0x1b2c3d4e
 	fatStart    = 63 * 512
@@ -413,7 +413,7 @@ func TestHibernationAgreesWithNTFS3G(t *testing.T) {
 	asleep, unknown := []ondisk.Effect{ondisk.Refuse}, []ondisk.Effect{ondisk.Unbootable}
 	for name, tc := range map[string]struct {
 		head    string // what the file begins with
-		length  int    // of what is behind that
+		length  int    // of what is after that
 		want    []ondisk.Effect
 		differs string // why ntfs-3g does otherwise
 	}{

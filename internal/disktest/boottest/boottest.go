@@ -1,4 +1,4 @@
-// Package boottest reads disks of bytes as a guest, for the tests of boot and of its families.
+// Package boottest reads byte slices as guest disks, for the tests of boot and its families.
 package boottest
 
 import (
@@ -27,7 +27,7 @@ func DiskOf(b []byte, sectorSize int64) disk.Disk {
 	})
 }
 
-// Code returns boot code with runs of instructions, which are hexadecimal, behind each other.
+// Code concatenates boot code from runs of hexadecimal instructions.
 func Code(runs ...string) []byte {
 	code, at := make([]byte, boot.CodeLen), 0
 	for _, run := range runs {
@@ -62,7 +62,7 @@ func Partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
 	return tab, out
 }
 
-// Guest returns a disk as finders see it.
+// Guest returns the guest of a disk, for finders.
 func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
 	return &boot.Guest{
 		Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, BesideGPT: tab.BesideGPT, Signature: tab.Signature,
@@ -70,20 +70,20 @@ func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
 	}
 }
 
-// GuestOf returns a disk of bytes as finders see it.
+// GuestOf returns the guest of a byte slice, for finders.
 func GuestOf(t testing.TB, b []byte) *boot.Guest {
 	t.Helper()
 	return GuestOn(t, Disk(b))
 }
 
-// GuestOn returns a disk as finders see it.
+// GuestOn returns the guest of a disk, for finders.
 func GuestOn(t testing.TB, d disk.Disk) *boot.Guest {
 	t.Helper()
 	tab, parts := Partitions(t, d)
 	return Guest(d, tab, parts)
 }
 
-// Effects returns what issues lead to.
+// Effects returns the effects of issues.
 func Effects(issues []ondisk.Issue) (out []ondisk.Effect) {
 	for _, i := range issues {
 		out = append(out, i.Effect)
@@ -91,7 +91,7 @@ func Effects(issues []ondisk.Issue) (out []ondisk.Effect) {
 	return out
 }
 
-// ReadGuest returns what a guest boots with.
+// ReadGuest returns the boot chain of a guest.
 func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	t.Helper()
 	r, err := layout.ReadBoot(g)
@@ -101,8 +101,8 @@ func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	return r
 }
 
-// Read returns what a disk of bytes boots with. Each of its reads is made to fail once, which nothing may take for what
-// is on the disk.
+// Read returns the boot chain of a byte slice. It also fails each read once, and requires that the error is not
+// mistaken for data.
 func Read(t testing.TB, b []byte) *boot.Result {
 	t.Helper()
 	d := Disk(b)
@@ -111,15 +111,15 @@ func Read(t testing.TB, b []byte) *boot.Result {
 	return ReadGuest(t, Guest(d, tab, parts))
 }
 
-// EveryBadSector makes each sector that is read of a guest unreadable in turn, which nothing may take for what is on
-// the disk.
+// EveryBadSector makes each sector that is read of a guest unreadable in turn, and requires that the error is not
+// mistaken for data.
 func EveryBadSector(t testing.TB, g *boot.Guest) {
 	t.Helper()
 	tab := &table.Table{BootCode: g.Sector0, Scheme: g.Scheme, BesideGPT: g.BesideGPT, Signature: g.Signature}
 	disktest.EveryBadSector(t, g.Disk, said(tab, g.Partitions))
 }
 
-// said returns what reads a disk with partitions, as text.
+// said formats the result of reading a disk with partitions.
 func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, error) {
 	return func(d disk.Disk) (string, error) {
 		r, err := layout.ReadBoot(Guest(d, tab, parts))
@@ -130,7 +130,7 @@ func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, e
 	}
 }
 
-// Said returns what was found, as text.
+// Said formats findings as text.
 func Said(f boot.Found) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, f.Issues, f.Chain, f.Signs, f.Unseen)
@@ -152,15 +152,15 @@ func Texts(chain []boot.Link) []string {
 	return out
 }
 
-// Issues returns those that have a code.
+// Issues returns the issues with a code.
 func Issues(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
 }
 
-// Unseen is the code of the warning that the configuration of a loader was not seen: disks of loaders alone have none.
+// Unseen is the code of the warning that a loader's configuration was not found: disks with only a loader have none.
 const Unseen = "boot-configuration-unseen"
 
-// But returns the issues that have another code.
+// But returns the issues with other codes.
 func But(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code == code })
 }

@@ -24,7 +24,7 @@ func NewAttack(name string, off int64, put []byte, want error, text string) Atta
 	return Attack{Name: name, Off: off, Put: put, Want: want, Text: text}
 }
 
-// Bad returns an attack that puts bytes at off, for which a volume is broken.
+// Bad returns an attack that puts bytes at off, and makes a volume malformed.
 func Bad(name string, off int64, put []byte, text string) Attack {
 	return NewAttack(name, off, put, ondisk.ErrFormat, text)
 }

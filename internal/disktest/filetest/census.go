@@ -12,7 +12,7 @@ import (
 // Walk counts the files of a volume.
 type Walk = func(*guestfile.Census, disk.Disk) error
 
-// Count adds a file or folder of so many pieces and bytes to a group, as tools count them.
+// Count adds a file or folder to a group, with its pieces and bytes, as counted by tools.
 func Count(g *guestfile.Group, pieces, bytes int64) {
 	g.Number, g.Pieces, g.Bytes = g.Number+1, g.Pieces+pieces, g.Bytes+bytes
 	if pieces > 0 {
@@ -44,7 +44,7 @@ func CountedInPart(t testing.TB, volume disk.Disk, walk Walk, limit int64) *gues
 	return c
 }
 
-// ExerciseCensus counts the files of a volume that may be broken, and holds the census to what it promises.
+// ExerciseCensus counts the files of a possibly broken volume, and checks the promises of the census.
 func ExerciseCensus(t *testing.T, volume disk.Disk, walk Walk) {
 	t.Helper()
 	c := &guestfile.Census{Budget: guestfile.NewFragmentBudget()}

@@ -1,5 +1,4 @@
-// Package filetest helps to test the readers of files in guests: it makes trees of files, compares them, and damages
-// the volumes that hold them.
+// Package filetest tests readers of files in guests: it makes trees of files, compares them, and damages their volumes.
 package filetest
 
 import (
@@ -39,12 +38,12 @@ func Memory(b []byte) disk.Disk { return disktest.ShortDisk(b, int64(len(b))) }
 // Reader opens the files of one volume.
 type Reader func(volume disk.Disk) (guestfile.FS, error)
 
-// Alone returns the reader of a file system, which gives each volume a budget of its own.
+// Alone returns the reader of a file system, with a separate budget for each volume.
 func Alone(open func(*guestfile.Budget, disk.Disk) (guestfile.FS, error)) Reader {
 	return func(volume disk.Disk) (guestfile.FS, error) { return open(guestfile.NewBudget(), volume) }
 }
 
-// Sound opens a volume that can be opened.
+// Sound opens a volume, which must succeed.
 func (r Reader) Sound(t testing.TB, volume disk.Disk) guestfile.FS {
 	t.Helper()
 	g, err := r(volume)
@@ -52,7 +51,7 @@ func (r Reader) Sound(t testing.TB, volume disk.Disk) guestfile.FS {
 	return g
 }
 
-// File opens a file that is there.
+// File opens a file that exists.
 func File(t testing.TB, g guestfile.FS, path string) *guestfile.File {
 	t.Helper()
 	f, err := g.Open(path)
@@ -60,7 +59,7 @@ func File(t testing.TB, g guestfile.FS, path string) *guestfile.File {
 	return f
 }
 
-// EqualFolder requires files of a volume to be those that a tool copied into a folder, and returns their paths.
+// EqualFolder requires that files of a volume equal those that a tool copied into a folder, and returns their paths.
 func EqualFolder(t testing.TB, g guestfile.FS, dir string) (names []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -75,7 +74,7 @@ func EqualFolder(t testing.TB, g guestfile.FS, dir string) (names []string) {
 	return names
 }
 
-// Noise returns bytes that no other seed gives.
+// Noise returns bytes that are unique to a seed.
 func Noise(seed uint64, n int) []byte {
 	rnd := rand.New(rand.NewPCG(seed, 5))
 	b := make([]byte, n)
@@ -127,7 +126,7 @@ func WalkFS(t testing.TB, g guestfile.FS, dir string) []string {
 	return out
 }
 
-// RunsOf returns the runs of a file, as its map has them.
+// RunsOf returns the runs of a file from its map.
 func RunsOf(t testing.TB, f *guestfile.File) (out []guestfile.Run) {
 	t.Helper()
 	for off := int64(0); off < f.Size(); {
@@ -141,8 +140,8 @@ func RunsOf(t testing.TB, f *guestfile.File) (out []guestfile.Run) {
 	return out
 }
 
-// RawCorpus writes an image of the corpus as a raw file: sectors from one on, all of them if there are none. Sector 0
-// means the whole image.
+// RawCorpus writes an image of the corpus as a raw file, beginning at a sector and limited to a number of sectors, or
+// to its end if that is 0.
 func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 	t.Helper()
 	path := disktest.Corpus(t, rel)
@@ -160,7 +159,7 @@ func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 	return part
 }
 
-// Rewrite puts other bytes in place of [off, off+n) of a file, through its places in the image, and into data.
+// Rewrite replaces the bytes [off, off+n) of a file, at their positions in the image, and in data.
 func Rewrite(t testing.TB, img string, f *guestfile.File, data []byte, off, n int64) {
 	t.Helper()
 	places, err := f.Where(off, n)
@@ -178,7 +177,7 @@ func Rewrite(t testing.TB, img string, f *guestfile.File, data []byte, off, n in
 	require.Empty(t, change)
 }
 
-// ManyRuns returns as many runs as a file can have, in reverse order on the disk.
+// ManyRuns returns the maximum number of runs of a file, in reverse order on the disk.
 func ManyRuns() []guestfile.Run {
 	runs := make([]guestfile.Run, guestfile.MaxRuns)
 	for i := range runs {
@@ -187,7 +186,7 @@ func ManyRuns() []guestfile.Run {
 	return runs
 }
 
-// EndsWithin requires that an act reaches a limit before it is repeated so often.
+// EndsWithin requires that an action reaches a limit within a number of repetitions.
 func EndsWithin(t *testing.T, times int, act func() error) {
 	t.Helper()
 	var err error

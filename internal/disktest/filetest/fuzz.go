@@ -17,16 +17,15 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A fuzz input is a small list of changes to a volume that a tool made: inputs of a few bytes reach every structure of
-// it.
+// A fuzz input is a small list of changes to a volume made by a tool: inputs of a few bytes reach every structure.
 
-// fuzzBase is a volume, and the places where its bytes are structures: changes are made near those.
+// fuzzBase is a volume and the positions of its structures. Changes are made near them.
 type fuzzBase struct {
 	raw    []byte
 	places []int64
 }
 
-// newFuzzBase finds the structures of a volume: sectors with a series of zeros, since files hold noise.
+// newFuzzBase finds the structures of a volume: sectors with a series of zeros, since files contain noise.
 func newFuzzBase(raw []byte) fuzzBase {
 	const sector = 512
 	b := fuzzBase{raw: raw}
@@ -43,7 +42,7 @@ func newFuzzBase(raw []byte) fuzzBase {
 	return b
 }
 
-// change is five bytes of an input: which place (2), how far from it (1), and two bytes to put there.
+// change is five bytes of an input: a position (2), the distance from it (1), and two bytes to write.
 const change = 5
 
 // mutated returns the volume with at most 16 changes.
@@ -99,10 +98,10 @@ func (p patched) ReadAt(b []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// pathsOf are the paths that a fuzz run opens beside those it lists.
+// pathsOf returns the paths that a fuzz run opens in addition to listed ones.
 var pathsOf = []string{"file", "DIR/IN DIR.TXT", "link", "pieces", "", "dir/../file"}
 
-// exercise does with a file system what finders do, and holds it to what it promises.
+// exercise calls a file system like finders do, and checks its promises.
 func exercise(t *testing.T, volume disk.Disk, open Reader) {
 	t.Helper()
 	g, err := open(volume)
@@ -150,7 +149,7 @@ func Known(t *testing.T, err error) {
 	t.Fatalf("an error of no class: %v", err)
 }
 
-// promises requires the bytes of a file to be at its places, and no place to come twice.
+// promises requires that the bytes of a file are at its positions, and that no position occurs twice.
 func promises(t *testing.T, f *guestfile.File, volume disk.Disk) {
 	t.Helper()
 	n := min(f.Size(), 20_000)

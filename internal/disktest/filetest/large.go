@@ -9,12 +9,12 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 )
 
-// ManyNames is the number of names in the large folders. Tools take minutes to make such a folder. Here a file gets its
-// contents, and then the kind of a folder.
+// ManyNames is the number of names in the large folders. Tools take minutes to make such a folder, so a file gets its
+// contents, and then the type of a folder.
 const ManyNames = 50_000
 
-// Cheap bounds the cost of a lookup of the last name, and of an absent one, by three times the size of the folder. That
-// is a few milliseconds.
+// Cheap limits the cost of looking up the last name, and an absent one, to three times the size of the folder: a few
+// milliseconds.
 func Cheap(t *testing.T, g guestfile.FS, m guestfile.Metered, folder int64, last string) {
 	t.Helper()
 	before := m.Budget.Spent()

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 )
 
-// FreeOfSleuthkit is the free space of a volume as blkls lists it. A unit is a cluster, or a sector of a FAT.
+// FreeOfSleuthkit returns the free space of a volume from blkls. A unit is a cluster, or a sector of a FAT.
 func FreeOfSleuthkit(t testing.TB, img string, unit int64) *guestfile.Free {
 	t.Helper()
 	var f guestfile.Free

@@ -209,7 +209,7 @@ func cuts() []Row {
 			h := unread(fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), "format",
 				writeForged("disk.vmdk", v.Bytes[:n]), "vmdk ", " at 0x", "")
 			h.Says[2] = fmt.Sprintf("file of %d bytes", n)
-			if n >= v.GT+2048 { // the tables are whole, and lead behind the end
+			if n >= v.GT+2048 { // the tables are whole, and lead after the end
 				h.Says[2] = fmt.Sprintf("the file (%d bytes)", n)
 			}
 			if n < v.Descriptor {

@@ -110,7 +110,7 @@ func bytesOf(b byte, n int) []byte {
 	return out
 }
 
-// brokenBySize has sizes of blocks that divide by zero, shift by 255, or are no power of two.
+// brokenBySize has sizes of blocks that divide by zero, shift by 255, or are not power of two.
 func brokenBySize() []Row {
 	return []Row{
 		superXFS.row("blocks of 0 bytes", 4, bytesOf(0, 4), "block size 0", "want a power of two"),

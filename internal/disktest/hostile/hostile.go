@@ -28,7 +28,7 @@ type End int
 // Ends.
 const (
 	Unread  End = iota // it cannot be read
-	Refused            // a refusal: what it names is not there
+	Refused            // a refusal: what it names is missing
 	Broken             // what can be read is reported, with the error; a copy fails
 	Kept               // it is reported, and no copy is made
 	Sound              // it is odd, and moves

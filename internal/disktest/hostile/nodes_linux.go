@@ -31,7 +31,7 @@ func linkedExtents() []Row {
 	}
 }
 
-// oddExtents are extents that are no regular files.
+// oddExtents are extents that are not regular files.
 func oddExtents() []Row {
 	node := func(make func(path string) error) Writer {
 		return func(t testing.TB, dir string) string {

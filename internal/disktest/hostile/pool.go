@@ -32,7 +32,7 @@ func poolImage(kind byte, size int64, put func(v forge.Bytes)) Writer {
 
 const poolSize = 4 << 20
 
-// lvmImage, md1Image and the others are good but for what change does; checksums are put right behind it.
+// lvmImage, md1Image and the others are good but for what change does; checksums are put right after it.
 func lvmImage(change func(forge.Bytes)) Writer {
 	return poolImage(0x8e, poolSize, func(v forge.Bytes) {
 		poolforge.PutLVM(v, poolforge.LVMText, 512)

@@ -171,7 +171,7 @@ func hugeL1(t testing.TB, dir string) string {
 	return path
 }
 
-// garbageL1 is an image whose L1 table of 32 MiB is garbage behind its first entry, and one whose 32 MiB lead to one L2
+// garbageL1 is an image whose L1 table of 32 MiB is garbage after its first entry, and one whose 32 MiB lead to one L2
 // table.
 func garbageL1(entry uint64) Writer {
 	return func(t testing.TB, dir string) string {
@@ -361,7 +361,7 @@ func qcow2Packed() []Row {
 	}
 }
 
-// qcow2Bombs are streams of another length than a cluster, in front of the partition table: nothing can be shown.
+// qcow2Bombs are streams of another length than a cluster, before the partition table: nothing can be shown.
 func qcow2Bombs() []Row {
 	packed := func(name string, bits uint64, kind uint8, stream []byte, says ...string) Row {
 		return qcow2Case("T39 "+name, "format", func(q *qcow2forge.File) {

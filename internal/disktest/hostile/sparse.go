@@ -182,7 +182,7 @@ func entries() []Row {
 	}
 }
 
-// twoCopies are directories that differ. inspect only says so; a copy would have to choose, and leaves that to the
+// twoCopies are directories that differ. inspect only reports it; a copy would have to choose, and leaves that to the
 // user.
 func twoCopies() []Row {
 	refused := func(name string, change func(v *vmdkforge.Sparse), says ...string) Row {

@@ -172,7 +172,7 @@ func chainsOutside() []Row {
 	return []Row{
 		chain("link beyond the container", []string{`link "LBA 4096"`, inside}, slot(0x83, 1, 10),
 			slot(0x05, 4096-63, 100)),
-		// In 32 bits this is LBA 62, in front of the container.
+		// In 32 bits this is LBA 62, before the container.
 		chain("link that wraps to a place before the container", []string{`link "LBA 4294967358"`, inside},
 			slot(0x83, 1, 10), slot(0x05, 0xffffffff, 100)),
 		chain("link into the logical partition before",

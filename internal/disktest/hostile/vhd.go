@@ -20,7 +20,7 @@ func fixedVHD(change func(v *vhdforge.File)) Writer {
 	return vhdOf(func() *vhdforge.File { return vhdforge.NewFixed(Disk()) }, change)
 }
 
-// twoBlockVHD has a second block behind it.
+// twoBlockVHD has a second block after it.
 func twoBlockVHD(change func(v *vhdforge.File)) Writer {
 	return vhdOf(func() *vhdforge.File {
 		return vhdforge.New(append(Disk(), bytesOf(7, 2<<20)...), vhdforge.Layout{ID: 5})
@@ -189,8 +189,8 @@ func vhdEntries() []Row {
 	}
 }
 
-// vhdParents are differencing disks. The names lead nowhere, and a child is no disk without its parent; qemu-img reads
-// it as a whole one.
+// vhdParents are differencing disks. The names lead nowhere, and a child is not a disk without its parent; qemu-img
+// reads it as a whole one.
 func vhdParents() []Row {
 	child := func(name, parent string, change func(v *vhdforge.File), says string) Row {
 		return refused("T31 "+name, vhdOf(func() *vhdforge.File {

@@ -98,7 +98,7 @@ func brokenNTFS() []Row {
 			func(v forge.Bytes) { v.U64(fsforge.NTFSTotal, n) },
 			fmt.Sprintf("total sectors %d", n), "want 1 to 6000, the size of the partition"))
 	}
-	// A stored start that is not the partition's is no damage: the issue has it refused, since its meaning is not
+	// A stored start that is not the partition's is not a damage: the issue has it refused, since its meaning is not
 	// known.
 	for _, n := range []uint32{1, 64, 2048, 1<<32 - 1} {
 		out = append(out, kept(fmt.Sprintf("T55 %d hidden sectors", n), "unsupported",

@@ -1,4 +1,4 @@
-// Package imagetest opens, writes and compares images for the tests of their formats, and of what stores them.
+// Package imagetest opens, writes and compares images, for the tests of formats and of packages that store images.
 package imagetest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Open opens an image for the length of a test.
+// Open opens an image until the test ends.
 func Open(t *testing.T, path string) *image.Image {
 	t.Helper()
 	img, err := image.Open(path, image.Options{})
@@ -31,7 +31,7 @@ func Open(t *testing.T, path string) *image.Image {
 	return img
 }
 
-// Noise is n bytes of which runs of odd lengths are zero, as on a disk that is half empty. The first sector is data.
+// Noise returns n bytes in which runs of odd lengths are zero, like a half-empty disk. The first sector is data.
 func Noise(seed uint64, n int) []byte {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -72,7 +72,7 @@ func SparseFile(t *testing.T, path string, data []byte) {
 	}
 }
 
-// Fill starts a copy of src and writes all of its disk; it is not published.
+// Fill starts a copy of src and writes its whole disk, but does not publish it.
 func Fill(t *testing.T, src *image.Image, path string, o store.CreateOptions, jobs int) *store.Output {
 	t.Helper()
 	out, err := store.Create(path, src.Disk.Size(), src, o)
@@ -84,7 +84,7 @@ func Fill(t *testing.T, src *image.Image, path string, o store.CreateOptions, jo
 	return out
 }
 
-// Unfinished writes all of a disk to a file of a folder, and not what makes it an image. It returns the file.
+// Unfinished writes a whole disk to a file of a folder, without completing the image. It returns the file.
 func Unfinished(t *testing.T, src *image.Image, dir, name string, o store.CreateOptions) []byte {
 	t.Helper()
 	out, err := store.Create(filepath.Join(dir, name), src.Disk.Size(), src, o)
@@ -95,7 +95,7 @@ func Unfinished(t *testing.T, src *image.Image, dir, name string, o store.Create
 	return disktest.ReadFile(t, filepath.Join(dir, "."+name+".partial"))
 }
 
-// SameBytes requires that a job gives the same files on any number of processors: PRODUCT, promise 5.
+// SameBytes requires that a job writes the same files on any number of processors.
 func SameBytes(t *testing.T, src *image.Image, name string, kinds ...store.CreateOptions) {
 	t.Helper()
 	for _, o := range kinds {
@@ -112,7 +112,7 @@ func SameBytes(t *testing.T, src *image.Image, name string, kinds ...store.Creat
 	}
 }
 
-// ReadsBack requires that a written disk reads as data before it has its name and behind it, and returns the image.
+// ReadsBack requires that a written disk reads as data before and after it has its name, and returns the image.
 func ReadsBack(t *testing.T, out *store.Output, path string, data []byte) *image.Image {
 	t.Helper()
 	again, err := out.Reopen()
@@ -132,7 +132,7 @@ func Copy(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 	require.NoError(t, Fill(t, src, path, o, 4).Publish())
 }
 
-// Kinds are all that is written.
+// Kinds lists all formats and subformats that can be written.
 var Kinds = []store.CreateOptions{
 	{Format: "raw"},
 	{Format: "vmdk", Subformat: "monolithicSparse"},
@@ -143,7 +143,7 @@ var Kinds = []store.CreateOptions{
 	{Format: "vmdk", Subformat: "streamOptimized"},
 }
 
-// AllFiles is names and contents of a folder.
+// AllFiles returns names and contents of a folder.
 func AllFiles(t *testing.T, dir string) []byte {
 	t.Helper()
 	var all []byte
@@ -155,7 +155,7 @@ func AllFiles(t *testing.T, dir string) []byte {
 	return all
 }
 
-// Shows checks what the image under a name reads as, in a fresh opening.
+// Shows checks the data of the image under a name, after opening it again.
 func Shows(t *testing.T, path string, want []byte) {
 	t.Helper()
 	img, err := image.Open(path, image.Options{})
@@ -168,7 +168,7 @@ func Shows(t *testing.T, path string, want []byte) {
 	disktest.EqualBytes(t, want, got)
 }
 
-// Rebase is an image whose backing file has any name, which is not looked up here.
+// Rebase returns an image whose backing file has any name, which is not opened here.
 func Rebase(t *testing.T, dir, name, base, format string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -185,7 +185,7 @@ func NoDamage(t *testing.T, img *image.Image) {
 	require.Empty(t, issues)
 }
 
-// Codes are the codes of issues with at least an effect.
+// Codes returns the codes of issues with at least an effect.
 func Codes(issues []ondisk.Issue, least ondisk.Effect) []string {
 	out := []string{}
 	for _, i := range issues {
@@ -205,7 +205,7 @@ func Hash(t *testing.T, img *image.Image) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// RefusesReference wants a refusal of a reference, and a text.
+// RefusesReference requires a refusal of a reference, with a text.
 func RefusesReference(t *testing.T, err error, text string) {
 	t.Helper()
 	var r *ondisk.Refusal
@@ -214,8 +214,8 @@ func RefusesReference(t *testing.T, err error, text string) {
 	require.ErrorContains(t, err, text)
 }
 
-// EveryCallFails requires that each call that fails ends the writing of a disk of size bytes, of which a MiB in each
-// step is written. It returns the last calls of a writing in which none fails.
+// EveryCallFails requires that each failing call ends the writing of a disk of size bytes, of which a MiB in each step
+// is written. It returns the last calls of a writing without failures.
 func EveryCallFails(t *testing.T, format driver.Format, sub string, size, step int64, last int) []string {
 	t.Helper()
 	piece := make([]byte, 1<<20)
@@ -239,7 +239,7 @@ func EveryCallFails(t *testing.T, format driver.Format, sub string, size, step i
 	return b.Calls[len(b.Calls)-last:]
 }
 
-// Issues opens an image, reads its first sector, walks its tables and returns what all find.
+// Issues opens an image, reads its first sector, walks its tables and returns all issues.
 func Issues(t *testing.T, path, format string) ([]ondisk.Issue, error) {
 	t.Helper()
 	img, err := image.Open(path, image.Options{Format: format})
@@ -257,8 +257,8 @@ func Issues(t *testing.T, path, format string) ([]ondisk.Issue, error) {
 	return append(img.Issues, found...), err
 }
 
-// CutShort ends a file at, before and behind each border of its structures. What is left cannot be opened, or its check
-// finds something broken. write makes an image of it in a folder and returns its path.
+// CutShort truncates a file at, before and after each border of its structures. The result cannot be opened, or its
+// check finds it broken. write makes an image of it in a folder and returns its path.
 func CutShort(t *testing.T, file []byte, borders []int64, write func(dir string, cut []byte) string) {
 	t.Helper()
 	for _, b := range borders {

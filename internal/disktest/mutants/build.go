@@ -34,7 +34,7 @@ type bench struct {
 	failed  []string // keys of mutants that do not compile
 }
 
-// newBench writes the sources of all mutants, and leaves out those that do not compile.
+// newBench writes the sources of all mutants, and omits those that do not compile.
 func newBench(root, cache string) (*bench, error) {
 	b := &bench{root: root, cache: cache, overlay: filepath.Join(cache, "overlay.json")}
 	skip := map[string]bool{}

@@ -34,9 +34,9 @@ const (
 	kindCheck   = "check"   // a condition that leads to an error of its own is false
 	kindPassed  = "passed"  // an error that a call returned is dropped
 	kindCall    = "call"    // a flush, lock or step of the publication is not made
-	kindAppend  = "append"  // an element of a list is left out
+	kindAppend  = "append"  // an element of a list is omitted
 	kindBranch  = "branch"  // another condition is false
-	kindOperand = "operand" // an operand of && or || is left out
+	kindOperand = "operand" // an operand of && or || is omitted
 )
 
 // ordered are calls of which only the effect counts.
@@ -178,7 +178,7 @@ func (s *source) condition(t *ast.FuncType, cond ast.Expr, body []ast.Stmt) {
 	}
 }
 
-// operands leaves out each operand of a chain of || or &&.
+// operands omits each operand of a chain of || or &&.
 func (s *source) operands(b *ast.BinaryExpr) {
 	with := map[token.Token]string{token.LOR: "mutant.Never(%d, ", token.LAND: "mutant.Always(%d, "}[b.Op]
 	if with == "" || s.inner[b] {
@@ -197,7 +197,7 @@ func (s *source) operands(b *ast.BinaryExpr) {
 	each(b)
 }
 
-// call leaves out an append, or a call of which only the effect counts.
+// call omits an append, or a call of which only the effect counts.
 func (s *source) call(c *ast.CallExpr) {
 	name := ""
 	switch f := c.Fun.(type) {

@@ -34,7 +34,7 @@ func (d *disk) grow(f *os.File, n int) (err error) {
 }
 `
 
-// found gives the mutants of the sample in a room, and what the sample becomes.
+// found returns the mutants of the sample in a room, and what the sample becomes.
 func found(t *testing.T, r room) ([]string, string) {
 	t.Helper()
 	root := t.TempDir()

@@ -267,7 +267,7 @@ type result struct {
 	Sum     string // of the tests that did not fail
 }
 
-// results are kept in a file, so that a run goes on where another ended.
+// results are kept in a file, so that a run continues where another ended.
 type results struct {
 	file  *os.File
 	known map[string]result

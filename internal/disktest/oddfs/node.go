@@ -148,7 +148,7 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	return n.s.end("unlink", name, n.LoopbackNode.Unlink(ctx, n.here(name)))
 }
 
-// Link gives a second name.
+// Link returns a second name.
 func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (
 	*fs.Inode, syscall.Errno,
 ) {
@@ -166,7 +166,7 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 	return child, 0
 }
 
-// Rename gives another name.
+// Rename returns another name.
 func (n *node) Rename(
 	ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32,
 ) syscall.Errno {

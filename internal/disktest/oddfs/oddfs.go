@@ -1,7 +1,7 @@
 // Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user
 // space. It shows a folder, and does less with it, or else, than a disk's own file system would.
 //
-// A test runs programs on it and looks at the folder behind it: a process that uses its own mount can wait for itself,
+// A test runs programs on it and looks at the folder after it: a process that uses its own mount can wait for itself,
 // even for the moment in which a child of it changes to a folder there (exec.Cmd.Dir).
 package oddfs
 
@@ -17,7 +17,7 @@ import (
 // Manners lists what a file system does differently. The zero value is a good one.
 type Manners struct {
 	// Fail has the error of an operation: "link", "rename" without flags, "rename2" with some, "lock", "fsyncdir",
-	// "statfs", "chmod", "unlink", "create". A name behind it means that file only: "unlink .x.partial".
+	// "statfs", "chmod", "unlink", "create". A name after it means that file only: "unlink .x.partial".
 	Fail map[string]syscall.Errno
 	// Lost has the error of an operation that was carried out all the same, as when the answer of a server is lost.
 	Lost map[string]syscall.Errno
@@ -30,8 +30,7 @@ type Manners struct {
 	Caseless bool
 	// Mandatory locks keep other descriptors from what is locked. Those of flock(2) lock the whole file, as on SMB.
 	Mandatory bool
-	// Capacity is how many bytes there are, 0: as many as behind it. Then a file gets its room with its size, as on
-	// FAT.
+	// Capacity is how many bytes there are, 0: as many as after it. Then a file gets its room with its size, as on FAT.
 	Capacity int64
 	// NoUpgrade has a lock for reading bar a lock for writing by the same descriptor, as on SMB.
 	NoUpgrade bool
@@ -63,7 +62,7 @@ type Journal struct {
 	mu      sync.Mutex
 	fail    int
 	failing string // operation that fails once, whatever its number
-	before  int    // operations with the same text that do not fail, in front of it
+	before  int    // operations with the same text that do not fail, before it
 	done    []string
 	killAt  int // among the operations that change something
 	kill    func()

@@ -1,6 +1,6 @@
-// Outcome runs a command of `go test -json` and prints its result: a line for each package, the whole output of tests
-// that failed, and at the end how many were skipped and why. With -later FILE it writes there which tests
-// `make test-all` has to run, a package and a pattern for `go test -run` a line.
+// Outcome runs a command of `go test -json` and prints its result: a line for each package, the whole output of failing
+// tests, and at the end the number of skipped ones with their reasons. With -later FILE it writes the tests for `make
+// test-all` to FILE: a package and a pattern for `go test -run` per line.
 package main
 
 import (
@@ -70,7 +70,7 @@ type event struct {
 
 type test struct{ pkg, name string }
 
-// top is the test of which this one is a part.
+// top returns the top-level test of a subtest.
 func (t test) top() test {
 	t.name, _, _ = strings.Cut(t.name, "/")
 	return t
@@ -78,7 +78,7 @@ func (t test) top() test {
 
 type collector struct {
 	out     io.Writer
-	output  map[test][]string // of tests that have not ended, and of those that failed
+	output  map[test][]string // of running and failed tests
 	skipped map[string][]test // by reason
 	ran     int
 }
@@ -87,7 +87,7 @@ func newCollector(out io.Writer) *collector {
 	return &collector{out: out, output: map[test][]string{}, skipped: map[string][]test{}}
 }
 
-// read takes events to the end; a line that is none is printed.
+// read reads events until the end; it prints other lines.
 func (c *collector) read(r io.Reader) error {
 	for lines := bufio.NewReader(r); ; {
 		line, err := lines.ReadBytes('\n')
@@ -129,8 +129,8 @@ func (c *collector) take(e event) {
 	}
 }
 
-// endPackage prints the output of the tests of a package that failed, or did not end, and its own: `ok`, `FAIL` or
-// the panic that ended it.
+// endPackage prints the output of tests of a package that failed or did not end, and that of the package: `ok`, `FAIL`
+// or the panic that ended it.
 func (c *collector) endPackage(pkg test, e event) {
 	var tests []test
 	for t := range c.output {
@@ -154,7 +154,7 @@ func (c *collector) endPackage(pkg test, e event) {
 	delete(c.output, pkg)
 }
 
-// position is the file and line before a message of a test.
+// position matches the file and line before a message of a test.
 var position = regexp.MustCompile(`^\s+[\w.-]+\.go:\d+: `)
 
 // reasonOf returns the reason of disktest for a skipped test, or its first message that is not the log of a script.
@@ -172,7 +172,7 @@ func reasonOf(output []string) string {
 	return first
 }
 
-// summarize prints how many tests ran and why others did not.
+// summarize prints the number of tests that ran, and the reasons of the others.
 func (c *collector) summarize() {
 	missing, all := 0, 0
 	for reason, tests := range c.skipped {

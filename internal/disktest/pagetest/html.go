@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// Elements are those of a name, in the order of the document.
+// Elements returns the elements of a name, in document order.
 func Elements(n *html.Node, name string) (out []*html.Node) {
 	for d := range n.Descendants() {
 		if d.Type == html.ElementNode && d.Data == name {
@@ -16,7 +16,7 @@ func Elements(n *html.Node, name string) (out []*html.Node) {
 	return out
 }
 
-// Attribute returns that of an element, empty if absent.
+// Attribute returns an attribute of an element, or an empty string.
 func Attribute(n *html.Node, name string) string {
 	for _, a := range n.Attr {
 		if a.Key == name {

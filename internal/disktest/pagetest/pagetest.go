@@ -1,4 +1,4 @@
-// Package pagetest looks at pages in a browser, for the tests of reports.
+// Package pagetest tests pages in a browser.
 package pagetest
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// contrast computes the lowest contrast of a text with its ground. Spec: WCAG 2.1, contrast ratio.
+// contrast returns the lowest contrast of a text with its background. Spec: WCAG 2.1, contrast ratio.
 const contrast = `(() => {
   const rgb = (c) => c.match(/[\d.]+/g).map(Number);
   const linear = (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
@@ -40,7 +40,7 @@ const contrast = `(() => {
   return low;
 })()`
 
-// violations lists what axe-core has against the page: rules, and elements that break each.
+// violations returns axe-core's violations of the page: rules, and elements that break each.
 const violations = `axe.run().then((r) => r.violations.map(
   (v) => v.id + ": " + v.help + ": " + v.nodes.map((n) => n.target.join(" ")).slice(0, 5).join(", ")))`
 
@@ -52,16 +52,16 @@ func Browser(t testing.TB) context.Context {
 		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()), chromedp.Flag("disable-gpu", true),
 		chromedp.WSURLReadTimeout(disktest.Patience))
 	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
+		options = append(options, chromedp.NoSandbox) // Chromium's sandbox does not work for root
 	}
 	process, end := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(end)
 	return process
 }
 
-// LookAt loads the page of a server, which must fit its window, be readable, ask for those URLs and no others, and meet
-// no complaint. scheme is light or dark, width that of the window. A screenshot goes to a folder, unless its name is
-// empty.
+// LookAt loads the page of a server, which must fit its window, be readable, request only those URLs, and cause no
+// console messages. scheme is light or dark, width that of the window. A screenshot goes to a folder, unless its name
+// is empty.
 func LookAt(process context.Context, t testing.TB, url, scheme string, width int64, shots string, asks ...string) {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(process)
@@ -107,7 +107,7 @@ func LookAt(process context.Context, t testing.TB, url, scheme string, width int
 	require.Equal(t, append([]string{url}, asks...), heard)
 }
 
-// Accessible requires that axe-core has nothing against the page of a tab.
+// Accessible requires that axe-core finds no violation on the page of a tab.
 func Accessible(tab context.Context, t testing.TB) {
 	t.Helper()
 	axe := disktest.ReadFile(t, disktest.PythonFile(t, "axe_core_python/axe.min.js"))
@@ -117,7 +117,7 @@ func Accessible(tab context.Context, t testing.TB) {
 	require.Empty(t, found)
 }
 
-// Send makes an action of a command whose answer says nothing.
+// Send returns an action of a command without a result.
 func Send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, command, params)

@@ -65,7 +65,7 @@ func TestCensusLikeE2fsprogs(t *testing.T) {
 			scatter(t, img, 30)
 			holes := []string{"sparse", "pieces"}
 			script := "ln /pieces /deep/second\nsymlink /link /pieces\n"
-			if strings.HasPrefix(k.name, "ext4") { // blocks behind the end of a file, which are not written
+			if strings.HasPrefix(k.name, "ext4") { // blocks after the end of a file, which are not written
 				script += "fallocate /pieces 40 60\n"
 			}
 			if strings.HasPrefix(k.name, "ext4") && !strings.Contains(k.name, "inline") {

@@ -428,7 +428,7 @@ func digest(t testing.TB, r io.Reader) [sha256.Size]byte {
 var extStretch = regexp.MustCompile(`\((\d+)(?:-(\d+))?(\[u\])?\):(\d+)`)
 
 // debugfsRuns are the places of files as debugfs prints them: "(0-11):24-35, (IND):36, (12):37". Stretches that are
-// taken but not written are marked "[u]" and left out.
+// taken but not written are marked "[u]" and omitted.
 func debugfsRuns(t testing.TB, img string, block int64, paths []string) map[string][]guestfile.Run {
 	t.Helper()
 	var script strings.Builder

@@ -103,7 +103,7 @@ func journalPlaces(t testing.TB, raw []byte) (at []int64, block int64) {
 	return at, f.block
 }
 
-// equalReplayed holds a volume as it is read against the one that e2fsck replays, but for the journal and the
+// equalReplayed compares a volume as it is read with the one that e2fsck replays, but for the journal and the
 // superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	t.Helper()
@@ -153,7 +153,7 @@ func TestReplayAsE2fsck(t *testing.T) {
 				before := equalReplayed(t, raw)
 				require.NotEmpty(t, before.Log.Writes)
 
-				// The log is moved on, so that its end lies in front of its start.
+				// The log is moved on, so that its end lies before its start.
 				at, block := journalPlaces(t, raw)
 				ring, was, by := at[1:], [][]byte{}, len(at)-4
 				for _, place := range ring {
@@ -207,7 +207,7 @@ func TestReplayOfBrokenJournals(t *testing.T) {
 			}
 			raw[place+block-100] ^= 1
 		}
-		raw[at[committed-1]+block-100] ^= 1 // e2fsck goes on in front of a wrong commit, and Linux mounts no more
+		raw[at[committed-1]+block-100] ^= 1 // e2fsck continues before a wrong commit, and Linux mounts no more
 		img := filepath.Join(t.TempDir(), "broken")
 		require.NoError(t, os.WriteFile(img, raw, 0o600))
 		require.Contains(t, disktest.Run(t, "e2fsck", "-p", "-E", "journal_only", img), "Journal checksum error")

@@ -22,9 +22,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// fragmentedNTFS is a volume that ntfs-3g has filled, and filled again where files were removed: holes, streams, a
-// compressed
-// folder, a file with an attribute list, a second name, and a folder with many names.
+// fragmentedNTFS is a volume filled by ntfs-3g, and filled again after removals: holes, streams, a compressed folder, a
+// file with an attribute list, a second name, and a folder with many names.
 func fragmentedNTFS(t *testing.T) string {
 	t.Helper()
 	vol := mkntfs(t, 6<<20, "-c", "512")
@@ -54,7 +53,7 @@ func fragmentedNTFS(t *testing.T) string {
 			holes[i], err = os.Create(filepath.Join(dir, fmt.Sprint("holes", i)))
 			require.NoError(t, err)
 		}
-		for i := range int64(400) { // in turns, so that no run continues the one before
+		for i := range int64(400) { // alternately, so that no run continues the one before
 			_, err := holes[i%2].WriteAt(noise[:500], i<<16)
 			require.NoError(t, err)
 		}
@@ -80,8 +79,8 @@ var (
 	runLine  = regexp.MustCompile(`^ +(\d+) +(-?\d+) +(\d+)$`)
 )
 
-// ntfscluster is the file of a record as ntfscluster prints its run lists: pieces and clusters of its streams, or of
-// its index. Without a name there is no file.
+// ntfscluster is a file in the output of ntfscluster: pieces and clusters of its streams, or of its index. Without a
+// name there is no file.
 func ntfscluster(t *testing.T, vol string, record int64) (path string, folder bool, pieces, clusters int64) {
 	t.Helper()
 	out, err := exec.Command(disktest.Tool(t, "ntfscluster"), "-f", "-I", strconv.FormatInt(record, 10), vol).Output()
@@ -108,7 +107,7 @@ func ntfscluster(t *testing.T, vol string, record int64) (path string, folder bo
 		}
 		c := counted[kind]
 		vcn, lcn, length := disktest.Number(t, m[1]), disktest.Number(t, m[2]), disktest.Number(t, m[3])
-		first = first && vcn != next // else a part of the same stream
+		first = first && vcn != next // otherwise a part of the same stream
 		next = vcn + length
 		if lcn < 0 {
 			continue
@@ -127,7 +126,7 @@ func ntfscluster(t *testing.T, vol string, record int64) (path string, folder bo
 	return path, false, counted["0x80"][0], counted["0x80"][1]
 }
 
-// Files, folders, the MFT and the free space are as ntfscluster and blkls count them.
+// Files, folders, the MFT and the free space equal the counts of ntfscluster and blkls.
 func TestCensusLikeNTFSProgs(t *testing.T) {
 	t.Parallel()
 	vol := fragmentedNTFS(t)
@@ -161,7 +160,7 @@ func TestCensusLikeNTFSProgs(t *testing.T) {
 	require.Positive(t, folders.Fragmented)
 	require.Greater(t, files.Fragmented, int64(3))
 	require.Greater(t, files.Number, files.Placed)
-	// The list of its attributes shows that the runs of the worst file are in several records.
+	// The attribute list shows that the runs of the worst file are in several records.
 	require.Greater(t, most, int64(100))
 	require.Contains(t, disktest.Output(t, "istat", vol, strconv.FormatInt(worst, 10)), "$ATTRIBUTE_LIST")
 }

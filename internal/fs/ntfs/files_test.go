@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Volumes with all sizes of sectors, clusters, records and files are read as ntfs-3g reads them.
+// Volumes with all sizes of sectors, clusters, records and files read like in ntfs-3g.
 func TestNTFSOfMkntfs(t *testing.T) {
 	for _, args := range []string{
 		"-c 512", "-c 1024", "-c 4096", "-c 65536", "-c 131072", "-c 2097152", "-s 1024 -c 1024", "-s 2048 -c 8192",
@@ -41,8 +41,8 @@ func TestNTFSOfMkntfs(t *testing.T) {
 	}
 }
 
-// A byte that is written where Where says changes this byte of the file and nothing else, in the record of a small file
-// too, where NTFS has other bytes at the end of each 512 than the file has.
+// Writing a byte at the position from Where changes only this byte of the file, also in the record of a small file,
+// where NTFS replaces the last bytes of each 512.
 func TestNTFSRewrite(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-s 4096 -c 4096"} {
 		t.Run(args, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestNTFSRewrite(t *testing.T) {
 func TestNTFSInPieces(t *testing.T) {
 	vol := mkntfs(t, 2<<20, "-c", "512")
 	const pieces = 220
-	for i := 1; i <= pieces; i++ { // each grows by a cluster behind that of the other
+	for i := 1; i <= pieces; i++ { // each grows by a cluster after that of the other
 		ntfscp(t, vol, "a", filetest.Noise(1, 800+i*512))
 		ntfscp(t, vol, "b", filetest.Noise(2, 800+i*512))
 	}
@@ -114,7 +114,7 @@ func TestNTFSInPieces(t *testing.T) {
 	require.Equal(t, want, ntfscat(t, vol, "a"))
 }
 
-// A folder whose index has three levels: names of 240 characters leave place for eight in a block.
+// A folder whose index has three levels: with names of 240 characters, a block has room for eight.
 func TestNTFSLargeFolder(t *testing.T) {
 	vol := mkntfs(t, 8<<20)
 	for i := range 120 {
@@ -169,7 +169,7 @@ func TestNTFSPaths(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// What the bytes on the disk are not the bytes of is refused, with the reason.
+// Files whose bytes are not stored as such are refused, with the reason.
 func TestNTFSCompressed(t *testing.T) {
 	vol := mkntfs(t, 8<<20, "-C")
 	text := []byte(strings.Repeat("the same again, ", 10000))
@@ -220,7 +220,7 @@ func TestNTFSOfTheCorpus(t *testing.T) {
 
 const noChild = -1
 
-// indexEntry is an entry of an index of names; the one without a name is the last.
+// indexEntry is an entry of an index of names; the last one has no name.
 func indexEntry(name string, record, child int64) forge.Bytes {
 	size := 0
 	if name != "" {
@@ -264,7 +264,7 @@ func indexBlock(vcn int64, entries ...forge.Bytes) forge.Bytes {
 	return sealNTFS(b)
 }
 
-// walkBlocks walks an index whose blocks are numbered by 512 bytes, from a root with a node below it.
+// walkBlocks walks an index with block numbers in units of 512 bytes, from a root with a node below it.
 func walkBlocks(root forge.Bytes, blocks []byte, want []uint16) (names []string, err error) {
 	source := bytes.NewReader(blocks)
 	size := int64(len(blocks))
@@ -317,7 +317,7 @@ func utf16Of(s string) []uint16 {
 	return out
 }
 
-// Blocks that name themselves or their parent, entries that do not advance, trees that are too deep.
+// Blocks that refer to themselves or their parent, entries that do not advance, trees that are too deep.
 func TestNTFSHostileIndex(t *testing.T) {
 	last := indexEntry("", 0, noChild)
 	root := indexNode(0x10, indexEntry("", 0, 0))
@@ -382,7 +382,7 @@ func TestNTFSHostileIndex(t *testing.T) {
 	require.ErrorContains(t, err, "names")
 }
 
-// A folder that lies in itself. Every path ends.
+// A folder inside itself: every path ends.
 func TestNTFSFolderInItself(t *testing.T) {
 	m := hostileBase(t)
 	number := m.number(t, "$Extend")
@@ -400,7 +400,7 @@ func TestNTFSFolderInItself(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// What a volume may cost in all is bounded.
+// The total cost of a volume is bounded.
 func TestNTFSCost(t *testing.T) {
 	m := hostileBase(t)
 	v := alone.Sound(t, m.disk())
@@ -418,8 +418,8 @@ func TestNTFSCost(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// Each character has its entry of the table, of which a block is read when the first of its characters is asked for;
-// what the table lacks stays as it is, and half an entry does not count.
+// Each character has an entry in the table, whose blocks are read on demand; missing characters are unchanged, and half
+// an entry does not count.
 func TestUpcaseTable(t *testing.T) {
 	const entries = 5000
 	table := make([]byte, 2*entries+1)

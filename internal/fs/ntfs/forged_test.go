@@ -25,7 +25,7 @@ func smallFiles(t testing.TB, n int) string {
 	return vol
 }
 
-// scatterMFT moves the clusters of the MFT behind record 23 to other places, each for itself, and gives all runs of the
+// scatterMFT moves the clusters of the MFT after record 23 to other places, one by one, and returns all runs of the
 // MFT.
 func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	t.Helper()
@@ -52,8 +52,8 @@ func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	return out
 }
 
-// splitMFT spreads the runs of the MFT over several records: record 16, as Windows does it, and others that only the
-// runs before theirs lead to.
+// splitMFT spreads the runs of the MFT over several records: record 16, like Windows, and others that only the
+// preceding runs lead to.
 func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	t.Helper()
 	zero, err := m.fs.load(ref{})
@@ -91,7 +91,7 @@ func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	m.put(t, 0, withAttrs(t, m.raw(t, 0), std, residentAttr(attrList, 0x21, list), name, base, bitmap))
 }
 
-// An MFT in which records of 1024 bytes lie in clusters of 512 bytes that are not neighbours, and whose own runs are in
+// An MFT whose records of 1024 bytes are in clusters of 512 bytes that are not adjacent, and whose own runs are in
 // several records.
 func TestNTFSScatteredMFT(t *testing.T) {
 	m := forgeNTFS(t, smallFiles(t, 60))
@@ -111,7 +111,7 @@ func TestNTFSScatteredMFT(t *testing.T) {
 	disktest.Run(t, "ntfsfix", "-n", vol)
 }
 
-// Up to version 3.0 a record has no number of its own, and its fix-ups stand where the number stands now.
+// Before version 3.1, a record has no number, and its fix-ups are in the place of the number.
 func TestNTFSOfOldVersions(t *testing.T) {
 	for _, version := range [][2]byte{{1, 2}, {3, 0}} {
 		m := forgeNTFS(t, smallFiles(t, 20))
@@ -136,7 +136,7 @@ func TestNTFSOfOldVersions(t *testing.T) {
 	}
 }
 
-// Bytes behind the initialised ones read as zeros, whatever lies in their clusters, and cannot be rewritten there.
+// Bytes beyond the initialized size read as zeros, regardless of their clusters, and cannot be rewritten.
 func TestNTFSInitialisedSize(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
 	ntfscp(t, vol, "file", filetest.Noise(1, 50000))
@@ -155,7 +155,7 @@ func TestNTFSInitialisedSize(t *testing.T) {
 	require.Equal(t, filetest.Noise(1, 50000)[20000], m.Bytes[places[0].Off])
 }
 
-// A short name leads to the file, and is no name of its own in the folder.
+// A short name leads to the file, and is not a name of its own in the folder.
 func TestNTFSShortName(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
 	ntfscp(t, vol, "LONGNA~1.TXT", filetest.Noise(1, 5000))
@@ -177,7 +177,7 @@ func TestNTFSShortName(t *testing.T) {
 	require.NotContains(t, listTree(t, v, ""), "LONGNA~1.TXT")
 }
 
-// An attribute list that lies in clusters, and data whose first part is in an extension record.
+// A nonresident attribute list, and data whose first part is in an extension record.
 func TestNTFSListInClusters(t *testing.T) {
 	m := hostileBase(t)
 	number := m.number(t, "large")
@@ -213,8 +213,8 @@ func TestNTFSListInClusters(t *testing.T) {
 	requireRunsOfNTFSInfo(t, vol, v, f)
 }
 
-// Records of all sizes, with a value over all of their sectors' ends: it is read right, and a byte written where Where
-// says changes this byte alone and leaves the fix-ups valid.
+// Records of all sizes, with a value across all sector ends: it is read correctly, and writing a byte at the position
+// from Where changes only this byte and keeps the fix-ups valid.
 func TestNTFSRecordSizes(t *testing.T) {
 	for size := 512; size <= maxRecord; size *= 2 {
 		for _, pieces := range []int{1, size / 512} {
@@ -229,7 +229,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 			raw.U16(0x16, recordInUse)
 			raw.U32(0x1c, uint32(size))
 			raw = sealNTFS(withAttrs(t, raw, residentAttr(attrData, 0, data)))
-			// The pieces of the record lie in reverse, with a piece of nothing between two.
+			// The pieces of the record are in reverse order, with an empty piece between two.
 			volume := make([]byte, 2*size)
 			n := newFileSystem(guestfile.NewBudget(), disktest.ShortDisk(volume, int64(2*size)))
 			n.cluster, n.clusters, n.record = 512, int64(2*size/512), int64(size)

@@ -21,8 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// requirePlaces requires that the places of a file, where it has them, are in its volume, are places of their own, and
-// hold what the file reads.
+// requirePlaces requires that the positions of a file, if any, are in its volume, are distinct, and hold its bytes.
 func requirePlaces(t *testing.T, volume disk.Disk, f *guestfile.File) {
 	t.Helper()
 	var all []disk.Range
@@ -76,8 +75,7 @@ func FuzzNTFSRuns(f *testing.F) {
 	})
 }
 
-// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, the values of some of which lie in the same
-// bytes.
+// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, some of whose values are in the same bytes.
 func FuzzNTFSRecord(f *testing.F) {
 	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz",
 		"go-ntfs/ads_with_same_ids-0x0.bin") {
@@ -181,8 +179,8 @@ func FuzzNTFSList(f *testing.F) {
 	})
 }
 
-// ntfsFuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files
-// in records that lie in two pieces.
+// ntfsFuzzBase is a volume with all structures: a fragmented MFT with an attribute list, an index with blocks, files in
+// split records.
 func ntfsFuzzBase(f *testing.F) *ntfsForge {
 	f.Helper()
 	m := hostileBase(f)
@@ -192,7 +190,7 @@ func ntfsFuzzBase(f *testing.F) *ntfsForge {
 }
 
 // FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each
-// four bytes of the input name a place and a value. Fix-ups are made right.
+// four bytes of the input are a position and a value. Fix-ups are recomputed.
 func FuzzNTFS(f *testing.F) {
 	fuzzNTFS(f, func(t *testing.T, volume disk.Disk) {
 		t.Helper()
@@ -248,7 +246,7 @@ func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
 		for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
 			n := binary.LittleEndian.Uint32(change)
 			places, off := parts[int(n>>20)%len(parts)], int(n>>8&0xfff)
-			// A byte of a record or a block, as it reads with its fix-ups undone, or of the boot sector.
+			// A byte of a record or a block, without fix-ups, or of the boot sector.
 			var b []byte
 			for _, p := range places {
 				b = append(b, c.Bytes[p.Off:p.End()]...)
@@ -269,7 +267,7 @@ func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
 // ntfsForge is a real volume in memory, to be changed.
 type ntfsForge struct {
 	forge.Bytes
-	fs *fileSystem // as it was
+	fs *fileSystem // the original bytes
 }
 
 // forgeNTFS takes the bytes of a volume.
@@ -296,7 +294,7 @@ func (m *ntfsForge) number(t testing.TB, path string) int64 {
 	return m.fs.at(t, path).rec.number
 }
 
-// raw is a record with its fix-ups undone.
+// raw returns a record without fix-ups.
 func (m *ntfsForge) raw(t testing.TB, number int64) forge.Bytes {
 	t.Helper()
 	places, err := m.fs.mft.Where(number*m.fs.record, m.fs.record)
@@ -309,7 +307,7 @@ func (m *ntfsForge) raw(t testing.TB, number int64) forge.Bytes {
 	return b
 }
 
-// put stores a record, in the mirror too, with new fix-ups.
+// put stores a record, also in the mirror, with new fix-ups.
 func (m *ntfsForge) put(t testing.TB, number int64, raw []byte) {
 	t.Helper()
 	raw = sealNTFS(raw)
@@ -336,7 +334,7 @@ func (m *ntfsForge) change(t testing.TB, number int64, change func(r forge.Bytes
 	m.put(t, number, r)
 }
 
-// attrAt is where an attribute without a name stands in a record.
+// attrAt returns the offset of an unnamed attribute in a record.
 func (m *ntfsForge) attrAt(t testing.TB, number int64, kind uint32) int64 {
 	t.Helper()
 	rec, err := m.fs.load(ref{number: number})
@@ -362,7 +360,7 @@ func sealNTFS(raw []byte) []byte {
 	return raw
 }
 
-// withAttrs is a record with other attributes, in the order of their types.
+// withAttrs returns a record with other attributes, in the order of their types.
 func withAttrs(t testing.TB, raw []byte, attrs ...[]byte) forge.Bytes {
 	t.Helper()
 	at := int(binary.LittleEndian.Uint16(raw[0x14:]))
@@ -373,7 +371,7 @@ func withAttrs(t testing.TB, raw []byte, attrs ...[]byte) forge.Bytes {
 	return append(out, make([]byte, len(raw)-len(out))...)
 }
 
-// attrBytes is an attribute of a record as it is stored.
+// attrBytes returns the stored bytes of an attribute.
 func attrBytes(rec *record, kind uint32) []byte {
 	for _, a := range rec.attrs {
 		if a.Type == kind {
@@ -396,7 +394,7 @@ func residentAttr(kind uint32, id uint16, value []byte) forge.Bytes {
 	return a
 }
 
-// runsAttr is an attribute with the runs from a cluster of the value on.
+// runsAttr returns a nonresident attribute with runs from a VCN on.
 func runsAttr(kind uint32, id uint16, vcn, cluster, size int64, extents []extent) forge.Bytes {
 	var runs []byte
 	last, n := int64(0), vcn

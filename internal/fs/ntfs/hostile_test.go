@@ -32,7 +32,7 @@ func hostileBase(t testing.TB) *ntfsForge {
 	return m
 }
 
-// copied is the same volume, to be changed for itself.
+// copied is a copy of that volume for changes.
 func (m *ntfsForge) copied() *ntfsForge { return &ntfsForge{Bytes: bytes.Clone(m.Bytes), fs: m.fs} }
 
 // use opens a volume and the files of hostileBase, and lists its root.
@@ -215,7 +215,7 @@ func TestNTFSRunList(t *testing.T) {
 		})
 		return out, err
 	}
-	// Spec: Linux-NTFS documentation, "Data Runs", examples 1 and 3, and a start that counts back.
+	// Spec: Linux-NTFS documentation, "Data Runs", examples 1 and 3, and a negative start.
 	got, err := decode([]byte{0x21, 0x18, 0x34, 0x56, 0}, 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, []extent{{0x18, 0x5634}}, got)
@@ -268,7 +268,7 @@ func TestNTFSHostileMFT(t *testing.T) {
 			requireRefused(t, m, ondisk.ErrFormat)
 		})
 	}
-	// The record with the second part of the runs lies in that part; and one that says it is its own extension.
+	// The record with the second part of the runs is in that part; another one is its own extension.
 	for _, record := range []int64{40, 0} {
 		m := base.copied()
 		list := append(listEntry(attrData, 1, 0, 0, 1), listEntry(attrData, 2, 48, record, 1)...)

@@ -24,11 +24,11 @@ const (
 	testBlocks  = 100 // first cluster of index blocks
 	testVolume  = 256 // clusters
 
-	mftSlot   = 0x18 // in the table of open attributes, as in all logs of Windows
+	mftSlot   = 0x18 // in the table of open attributes, like in all logs of Windows
 	indexSlot = mftSlot + 0x28
 )
 
-// forged is a log that is written record by record, as LFS does it.
+// forged is a log that is written record by record, like LFS does.
 type forged struct {
 	forge.Bytes
 	major, minor uint16
@@ -37,7 +37,7 @@ type forged struct {
 	round        uint64
 	offset       uint
 	last         uint64
-	begun        map[int64]uint64 // round in which a page was begun
+	begun        map[int64]uint64 // sequence number of each page
 	copied       map[int64][]byte // copies of pages, by the page that holds them
 }
 
@@ -52,11 +52,11 @@ type op struct {
 	tx              uint32
 	undoNext        uint64
 	flags           uint16
-	// bare has the side without a write say that it has 4 KiB of data, which are not there.
+	// bare makes the side without a write claim 4 KiB of data, which are missing.
 	bare bool
 }
 
-// newLog begins a log of so many pages, in round 2 as Windows does.
+// newLog begins a log of this many pages, in round 2 like Windows.
 func newLog(major uint16, client uint32, pages int64) *forged {
 	f := &forged{major: major, client: client, round: 2, begun: map[int64]uint64{}}
 	f.Bytes = make(forge.Bytes, pages*pageSize)
@@ -101,7 +101,7 @@ func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []b
 	n, from := f.at/pageSize, f.at%pageSize
 	for {
 		p := f.Bytes[n*pageSize : (n+1)*pageSize]
-		if f.begun[n] != f.round { // a page that is new in this round
+		if f.begun[n] != f.round { // a new page in this round
 			f.begun[n] = f.round
 			clear(p)
 			p.Text(0, "RCRD")
@@ -125,12 +125,12 @@ func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []b
 	return lsn
 }
 
-// nextPage leaves the rest of a page empty, as Windows does when it writes the page out.
+// nextPage leaves the rest of a page empty, like Windows when it flushes the page.
 func (f *forged) nextPage() {
 	f.at = f.follow(f.at/pageSize)*pageSize + pageData
 }
 
-// bytes returns what the record has for data.
+// bytes returns the data of a record.
 func (o op) bytes() []byte {
 	b := make(forge.Bytes, actionSize+8*len(o.lcns))
 	b.U16(0, uint16(o.redo))
@@ -173,13 +173,13 @@ func onRecord(n int64, o op) op {
 	return o
 }
 
-// onBlock is an operation on an index block of the folder that the index slot stands for.
+// onBlock is an operation on an index block of the folder in the index slot.
 func onBlock(o op) op {
 	o.slot, o.lcns = indexSlot, []uint64{testBlocks}
 	return o
 }
 
-// forget ends the transaction that operations have where they name none.
+// forget ends the transaction of operations without another one.
 func (f *forged) forget() { f.op(op{redo: forget, undo: compensation}) }
 
 // openEntry is an entry of the table of open attributes.
@@ -200,7 +200,7 @@ func dump(entries ...[]byte) []byte {
 	return append(b, bytes.Join(entries, nil)...)
 }
 
-// tables are what a checkpoint dumps beside $MFT's data.
+// tables are the tables of a checkpoint beside $MFT's data.
 type tables struct {
 	open         []Target
 	oldest       uint64 // of a dirty page
@@ -208,7 +208,7 @@ type tables struct {
 	first        uint64 // LSN of the transactions
 }
 
-// checkpoint writes the tables and a restart record, and makes it the current one. It returns the LSN of that.
+// checkpoint writes the tables and a restart record, and makes it the current one. It returns its LSN.
 func (f *forged) checkpoint(t tables) uint64 {
 	start := f.op(op{redo: noop, undo: noop})
 	f.forget()
@@ -322,7 +322,7 @@ func seal(p []byte) {
 	}
 }
 
-// copyPage moves a page into one of the pages for copies, and puts an older state in its place.
+// copyPage moves a page into one of the pages for copies, and replaces it by an older state.
 func (f *forged) copyPage(n, to int64, older []byte) {
 	c := forge.Bytes(bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize]))
 	if f.major == 1 {
@@ -352,7 +352,7 @@ func newDisk() *testDisk {
 	return d
 }
 
-// record returns record n of the MFT, made new: times, and data in clusters.
+// record returns record n of the MFT, newly made: times, and data in clusters.
 func (d *testDisk) record(n int64) forge.Bytes {
 	r := d.data[testMFT*testCluster+n*testRecord:][:testRecord]
 	clear(r)
@@ -399,7 +399,7 @@ func (f *forged) read(t testing.TB, d *testDisk) *Log {
 	return l
 }
 
-// refused returns the error of a log that is broken.
+// refused returns the error of a broken log.
 func (f *forged) refused(t testing.TB) error {
 	t.Helper()
 	l, err := Read(bytes.NewReader(f.sealed()), newDisk().volume())
@@ -410,12 +410,12 @@ func (f *forged) refused(t testing.TB) error {
 
 var _ ondisk.Source = (*bytes.Reader)(nil)
 
-// known reports whether an error is one that a log can have: a source in memory has no others.
+// known reports whether an error is of a class for logs: a source in memory has no others.
 func known(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
 }
 
-// resealed returns a log whose pages have right fix-ups, or hardly any mutation would come as far as the records.
+// resealed returns a log with valid fix-ups, because otherwise hardly any mutation would reach the records.
 func resealed(log []byte) []byte {
 	log = bytes.Clone(log)
 	for off := 0; off+pageSize <= len(log); off += pageSize {
@@ -424,7 +424,7 @@ func resealed(log []byte) []byte {
 	return log
 }
 
-// addLogs adds logs with a bit of all.
+// addLogs adds logs with all features.
 func addLogs(f *testing.F, add func(log []byte)) {
 	f.Helper()
 	for _, major := range []uint16{1, 2} {
@@ -497,7 +497,7 @@ func FuzzRestartPage(f *testing.F) {
 	})
 }
 
-// FuzzRecord takes a record of NTFS apart.
+// FuzzRecord decodes a record of NTFS.
 func FuzzRecord(f *testing.F) {
 	for _, o := range []op{
 		onRecord(20, op{redo: initRecord, undo: noop, data: make([]byte, 60)}),
@@ -528,7 +528,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzTable reads a dump of a table.
+// FuzzTable decodes a dump of a table.
 func FuzzTable(f *testing.F) {
 	for _, client := range []uint32{0, 1} {
 		log := newLog(1, client, 40)
@@ -555,7 +555,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzMFTRecord holds a write against a record of the MFT.
+// FuzzMFTRecord compares a write with a record of the MFT.
 func FuzzMFTRecord(f *testing.F) {
 	d := newDisk()
 	f.Add([]byte(d.record(20)), 0x38, 0x18, 72)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	file   = 40 // record of the MFT of what is patched
+	file   = 40 // record of the MFT of the patched file
 	folder = 41
 	other  = 42
 )
@@ -27,7 +27,7 @@ func named(l *Log) (out []int64) {
 	return out
 }
 
-// Records that cross pages, and a log that begins again at its first page, read as they were written.
+// Records that cross pages, and a log that wraps to its first page, read as written.
 func TestRecordsAcrossPages(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := newLog(major, 1, 34+30)
@@ -48,7 +48,7 @@ func TestRecordsAcrossPages(t *testing.T) {
 	}
 }
 
-// Where Windows left the rest of a page empty, the next record is in the next page.
+// If Windows left the rest of a page empty, the next record is in the next page.
 func TestPageThatIsNotFull(t *testing.T) {
 	f := idle(1, 0)
 	f.op(onRecord(20, op{redo: initRecord, undo: noop}))
@@ -57,7 +57,7 @@ func TestPageThatIsNotFull(t *testing.T) {
 	require.Equal(t, []int64{20, 21}, named(f.read(t, newDisk())))
 }
 
-// The newest records may be in a copy of their page only.
+// The newest records may be only in a copy of their page.
 func TestCopiesOfPages(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
@@ -70,7 +70,7 @@ func TestCopiesOfPages(t *testing.T) {
 		f.copyPage(n, 2, older)
 		require.Equal(t, []int64{20, 21}, named(f.read(t, newDisk())), "the newer of two copies counts, in any order")
 
-		f.copied[3][pageData+1]++ // torn: the fix-ups of a forged page are right, so its signature goes
+		f.copied[3][pageData+1]++ // torn: the fix-ups of a forged page are valid, so its signature is removed
 		f.copied[3] = []byte("BAAD")
 		require.Equal(t, []int64{20}, named(f.read(t, newDisk())))
 
@@ -79,7 +79,7 @@ func TestCopiesOfPages(t *testing.T) {
 	}
 }
 
-// A copy that is older than its page does not count.
+// A copy older than its page does not count.
 func TestOldCopyOfPage(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
@@ -104,8 +104,8 @@ func TestCopyOfNoPage(t *testing.T) {
 	}
 }
 
-// What is behind the newest checkpoint may be torn: the log ends there. A page behind it that is whole says that
-// records between them were lost.
+// Data after the newest checkpoint may be torn: the log ends there. A whole page after it shows that records between
+// them were lost.
 func TestTornPages(t *testing.T) {
 	f := idle(1, 0)
 	f.op(onRecord(20, op{redo: initRecord, undo: noop}))
@@ -169,7 +169,7 @@ func TestStartOfReplay(t *testing.T) {
 	}
 }
 
-// An undo follows its own chain: what was undone already is left out, and so are actions that ended for themselves.
+// An undo follows its own chain: undone actions are skipped, and so are nested top actions.
 func TestUndo(t *testing.T) {
 	change := func(n int64, tx uint32, next uint64) op {
 		return onRecord(n, op{
@@ -198,8 +198,8 @@ func TestUndo(t *testing.T) {
 	require.Empty(t, f.read(t, d).Writes)
 }
 
-// A length of a side that writes nothing says nothing: Windows leaves one in what completes an undo, with no data. What
-// the other side writes is the same as without it.
+// The length of a side that writes nothing is meaningless: Windows leaves one in compensation records, without data.
+// The other side writes the same as without it.
 func TestLengthsWithoutData(t *testing.T) {
 	for o := range Op(len(ops)) {
 		if o.class() != mftClass {
@@ -238,7 +238,7 @@ func TestUndoChainBroken(t *testing.T) {
 	require.ErrorContains(t, f.refused(t), "place of LSN 1")
 }
 
-// What a record or an index block has already is not pending.
+// Changes that are in a record or an index block already are not pending.
 func TestLSNFilter(t *testing.T) {
 	const runs Op = 0x09
 	d := newDisk()
@@ -262,7 +262,7 @@ func TestLSNFilter(t *testing.T) {
 	require.Equal(t, []int64{20, 21, 22, 22, -1, -1}, named(f.read(t, d)), "without a block there is no LSN")
 }
 
-// Tables of both layouts, entries that are free, and indexes that are used again.
+// Tables of both layouts, free entries, and reused indexes.
 func TestTargets(t *testing.T) {
 	for _, client := range []uint32{0, 1} {
 		f := newLog(1, client, 64)
@@ -281,7 +281,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// A record in front of the checkpoint may be of an attribute that was closed since: only its clusters count.
+// A record before the checkpoint may belong to a closed attribute: only its clusters count.
 func TestTargetForgotten(t *testing.T) {
 	f := newLog(1, 1, 64)
 	oldest := f.op(op{redo: clusterValue, undo: noop, slot: 0x400, lcns: []uint64{testBlocks}})
@@ -400,7 +400,7 @@ func TestBrokenTables(t *testing.T) {
 	require.ErrorContains(t, f.refused(t), "type 1")
 }
 
-// A log of nothing but writes is too much at some point.
+// A log with nothing but writes exceeds a limit at some point.
 func TestManyWrites(t *testing.T) {
 	f := newLog(1, 1, 4096)
 	f.checkpoint(tables{})
@@ -413,8 +413,8 @@ func TestManyWrites(t *testing.T) {
 	require.ErrorIs(t, f.refused(t), ondisk.ErrLimit)
 }
 
-// What a hostile log can multiply is bounded: changes that many transactions undo, attributes of one index, owners of
-// one record.
+// Costs that a hostile log can multiply are bounded: changes that many transactions undo, attributes of one index,
+// owners of one record.
 func TestMultipliedWork(t *testing.T) {
 	scattered := op{redo: noop, undo: clusterValue, slot: mftSlot, tx: 0x100}
 	for i := range uint64(1 << 12) {

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// realVolume is a volume of the corpus, read by other code than that under test.
+// realVolume is a volume of the corpus, read by independent code.
 type realVolume struct {
 	ondisk.Source
 	cluster, record int64
@@ -31,7 +31,7 @@ func real(t testing.TB, rel string, start, size int64) *realVolume {
 	return openVolume(t, disktest.Corpus(t, rel), start, size)
 }
 
-// openVolume opens a volume that begins at a byte of the image at path. Without a size it ends with the image.
+// openVolume opens a volume at a byte of the image at path. Without a size it extends to the end of the image.
 func openVolume(t testing.TB, path string, start, size int64) *realVolume {
 	t.Helper()
 	if filepath.Ext(path) == ".qcow2" || filepath.Ext(path) == ".vmdk" {
@@ -66,7 +66,7 @@ func (v *realVolume) read(t testing.TB, off, n int64) []byte {
 	return b
 }
 
-// data returns the unnamed data of a record, which lie in clusters.
+// data returns the unnamed nonresident data of a record.
 func (v *realVolume) data(t testing.TB, r []byte) []byte {
 	t.Helper()
 	var out []byte
@@ -77,7 +77,7 @@ func (v *realVolume) data(t testing.TB, r []byte) []byte {
 	return out[:size]
 }
 
-// places returns where the unnamed data of a record lie in the volume, and their size; none if they lie in the record.
+// places returns the positions of a record's unnamed data in the volume, and their size, or none if they are resident.
 func (v *realVolume) places(r []byte) (out []disk.Range, size int64) {
 	for at := int(binary.LittleEndian.Uint16(r[0x14:])); r[at] != 0xff; at += int(
 		binary.LittleEndian.Uint32(r[at+4:])) {
@@ -105,7 +105,7 @@ func (v *realVolume) places(r []byte) (out []disk.Range, size int64) {
 	return nil, 0
 }
 
-// recordOf returns a record of the MFT, nil if none valid is stored.
+// recordOf returns a record of the MFT, or nil if no valid one is stored.
 func (v *realVolume) recordOf(n int64) []byte {
 	if (n+1)*v.record > int64(len(v.mft)) {
 		return nil
@@ -132,7 +132,7 @@ func (v *realVolume) replay(t testing.TB, log []byte) *Log {
 	return l
 }
 
-// change returns the write that a record of a log makes to a record of the MFT; nil: it makes none.
+// change returns the write of a log record to a record of the MFT, or nil.
 func (v *realVolume) change(t testing.TB, r *reader, rec *logRecord) *Write {
 	t.Helper()
 	if rec.Type != ordinary {
@@ -148,7 +148,7 @@ func (v *realVolume) change(t testing.TB, r *reader, rec *logRecord) *Write {
 	return &a.pending[0].Write
 }
 
-// windows are the volumes of the corpus whose logs Windows wrote: XP, 2003, and twice 7 or later.
+// windows lists the volumes of the corpus with logs of Windows: XP, 2003, and twice 7 or later.
 var windows = []struct {
 	name, rel   string
 	start, size int64
@@ -160,7 +160,7 @@ var windows = []struct {
 	{"of a VMDK", "vmdk-rs/monolithicFlat-flat.vmdk.xz", 128 * 512, 18304 * 512, 1},
 }
 
-// Volumes that Windows let go of are clean, and a replay of their logs writes nothing.
+// Volumes that Windows unmounted are clean, and a replay of their logs writes nothing.
 func TestCleanLogsOfWindows(t *testing.T) {
 	for _, w := range windows {
 		t.Run(w.name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestLogsOfNTFS3G(t *testing.T) {
 	}
 }
 
-// mkntfs leaves a new log, and ntfsfix makes one of any.
+// mkntfs writes a new log, and ntfsfix resets any.
 func TestLogsOfTools(t *testing.T) {
 	for _, cluster := range []string{"512", "4096", "65536"} {
 		path := disktest.Blank(t, "volume", 32<<20)
@@ -206,7 +206,7 @@ func TestLogsOfTools(t *testing.T) {
 	}
 }
 
-// allRecords returns the records of a log by LSN, wherever one is stored.
+// allRecords returns all stored records of a log by LSN.
 func allRecords(t testing.TB, log []byte) (*reader, map[uint64]*logRecord) {
 	t.Helper()
 	page, err := newest(bytes.NewReader(log))
@@ -233,8 +233,8 @@ func allRecords(t testing.TB, log []byte) (*reader, map[uint64]*logRecord) {
 	return r, all
 }
 
-// An MFT record holds the LSN of its last change that stores one: the numbers of records that the log gives are right.
-// Those of a new volume's reserved records are 0, and others may have been changed by what the log holds no more.
+// An MFT record holds the LSN of its last change that stores one, so the numbers in the log are right. Those of a new
+// volume's reserved records are 0, and others may have been changed by records that the log no longer has.
 func TestRecordsHoldTheirLSN(t *testing.T) {
 	exact, all := 0, 0
 	for _, w := range windows {
@@ -264,8 +264,8 @@ func TestRecordsHoldTheirLSN(t *testing.T) {
 	require.Greater(t, exact, all*9/10)
 }
 
-// The last sizes that a log has of an attribute are those in its record, where nothing moved it since: the order of the
-// three fields is right. So do the last times lie within those of the record.
+// The last sizes of an attribute in the log equal those in its record, if nothing moved it since, which shows that the
+// order of the three fields is right. Likewise, the last times are in the range of those of the record.
 func TestRecordsHoldTheirSizes(t *testing.T) {
 	same := map[Op]int{}
 	for _, w := range windows {

@@ -17,17 +17,17 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// replayed is a volume whose log is set back to an older checkpoint, with records of the MFT as they were then.
+// replayed is a volume whose log is set back to an older checkpoint, with records of the MFT from that time.
 type replayed struct {
 	raw     forge.Bytes
 	allowed []disk.Range // where a mount may write
-	back    []disk.Range // records that were put back
+	back    []disk.Range // records that were restored
 	folders []disk.Range // records of folders
 	log     *Log
 	patched []disk.Range
 }
 
-// setBack makes the volume of a row of rewound. A record is put back where the log has all of its old value.
+// setBack makes the volume of a row of rewound. A record is restored if the log has all of its old value.
 func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 	t.Helper()
 	r := &replayed{raw: make(forge.Bytes, v.Size())}
@@ -70,7 +70,7 @@ func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 	for _, w := range r.log.Writes {
 		r.allowed = append(r.allowed, w.Places...)
 	}
-	// Any mount writes the log, the volume's flags and the folders in which ntfs3 keeps its own, and their copies.
+	// Any mount writes the log, the volume's flags and the folders of ntfs3 itself, and their copies.
 	for _, n := range []int64{3, 5, 11} {
 		r.allowed = append(r.allowed, placeOf(mft, n*v.record, v.record))
 	}
@@ -79,7 +79,7 @@ func setBack(t *testing.T, v *realVolume, to uint64) *replayed {
 	return r
 }
 
-// placeOf returns where bytes of a file lie, which are in one piece.
+// placeOf returns the position of bytes of a file, which must be contiguous.
 func placeOf(places []disk.Range, off, n int64) disk.Range {
 	for _, p := range places {
 		if off < p.Len {
@@ -90,8 +90,8 @@ func placeOf(places []disk.Range, off, n int64) disk.Range {
 	panic("outside of the file")
 }
 
-// onlyMarked reports whether a sector is of a folder of which only the mark changed that ntfs3 sets in each folder that
-// it reads, without any replay: the flag of a folder in the attributes of $STANDARD_INFORMATION.
+// onlyMarked reports whether a sector belongs to a folder of which only the flag changed that ntfs3 sets in each folder
+// that it reads, without any replay: the flag of a folder in the attributes of $STANDARD_INFORMATION.
 func (r *replayed) onlyMarked(after []byte, sector disk.Range) bool {
 	const fixUps = 0x28
 	i := slices.IndexFunc(r.folders, sector.Overlaps)
@@ -109,7 +109,7 @@ func (r *replayed) onlyMarked(after []byte, sector disk.Range) bool {
 	return bytes.Equal(was, is)
 }
 
-// patch changes what a move changes: hidden sectors, and bytes of a file that the log leaves alone.
+// patch makes the changes of a move: hidden sectors, and bytes of a file that the log does not touch.
 func (r *replayed) patch(t *testing.T, v *realVolume) {
 	t.Helper()
 	r.patched = []disk.Range{{Off: 0x1c, Len: 4}}
@@ -153,7 +153,7 @@ func TestReplayByNTFS3(t *testing.T) {
 	files := 0
 	add := func(r *replayed) {
 		path := filepath.Join(t.TempDir(), "volume")
-		// Linux wants a sector more
+		// Linux requires a sector more
 		require.NoError(t, os.WriteFile(path, append(slices.Clone(r.raw), make([]byte, 1<<20)...), 0o600))
 		volumes, paths = append(volumes, r), append(paths, path)
 	}
@@ -267,8 +267,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// One torn restart page is no loss.
-// requireLook requires that the restart pages alone show the state that the whole log has.
+// One torn restart page is not a loss. requireLook requires that the restart pages alone show the state that the whole
+// log has.
 func requireLook(t testing.TB, want State, log []byte) {
 	t.Helper()
 	got, err := ReadState(bytes.NewReader(log))

@@ -16,7 +16,7 @@ import (
 )
 
 // rewind sets a log back to the checkpoint of a restart record, so that it is open. Pages of later mounts, to which no
-// record of this one leads, are blanked: they were not there yet.
+// record of this one leads, are blanked: they were missing yet.
 func rewind(t testing.TB, log []byte, to uint64) []byte {
 	t.Helper()
 	r, all := allRecords(t, log)
@@ -33,7 +33,7 @@ func rewind(t testing.TB, log []byte, to uint64) []byte {
 	}
 	for off := int64(0); off < 2*pageSize; off += pageSize {
 		b := forge.Bytes(out[off : off+pageSize])
-		a := b[binary.LittleEndian.Uint16(b[0x18:]):] // in front of the first fix-up
+		a := b[binary.LittleEndian.Uint16(b[0x18:]):] // before the first fix-up
 		a.U64(0, to)
 		a.U16(0x0e, binary.LittleEndian.Uint16(a[0x0e:])&^markedClean)
 		a.U32(0x20, all[to].Length)
@@ -46,7 +46,7 @@ func rewind(t testing.TB, log []byte, to uint64) []byte {
 
 // rewound is what another program, written from the same sources, found in the logs of Windows when they are set back
 // to an older checkpoint. Most changes are in the volumes already. What is left are operations that count as pending
-// always, and those behind them.
+// always, and those after them.
 var rewound = []struct {
 	volume         int // of windows
 	to, since, end uint64
@@ -105,7 +105,7 @@ func TestRewoundLogs(t *testing.T) {
 	}
 }
 
-// The start of a replay can be lost: the next mount began the log anew.
+// The start of a replay can be lost: the next mount began the log again.
 func TestRewoundTooFar(t *testing.T) {
 	v := real(t, windows[2].rel, 0, 0)
 	_, err := Read(bytes.NewReader(rewind(t, v.log, 2109647)), v.volume())
@@ -299,7 +299,7 @@ func sizes(allocated, valid, data uint64) []byte {
 	return b
 }
 
-// resident is a change of a resident value, at an offset of the attribute at another of the record.
+// resident is a write to a resident value: the offset of the attribute, and that in the record.
 func resident(rec, att uint16, length, old int) op {
 	return op{
 		redo: residentValue, undo: residentValue, rec: rec, att: att, data: make([]byte, length),
@@ -307,7 +307,7 @@ func resident(rec, att uint16, length, old int) op {
 	}
 }
 
-// times is a change within $STANDARD_INFORMATION, which is the first attribute of forged records.
+// times is a write within $STANDARD_INFORMATION, the first attribute of forged records.
 func times(length, old int) op { return resident(0x38, 0x20, length, old) }
 
 // resized is a change of the sizes of the attribute with data.
@@ -315,25 +315,25 @@ func resized(data []byte, flags uint16) op {
 	return op{redo: attributeSizes, undo: attributeSizes, rec: 0x98, data: data, old: sizes(1, 2, 3), flags: flags}
 }
 
-// added and deleted are changes of an index, with the entry where the log has it.
+// added and deleted are writes to an index, with the entry at the log's offset.
 func added(o Op, e []byte, flags uint16) op { return op{redo: o, undo: o + 1, data: e, flags: flags} }
 func deleted(o Op, e []byte) op             { return op{redo: o, undo: o - 1, old: e} }
 
-// onClusters is a write to clusters of the attribute that the index slot stands for.
+// onClusters is a write to clusters of the attribute in the index slot.
 func onClusters(lcns ...uint64) op {
 	return op{redo: clusterValue, undo: noop, slot: indexSlot, lcns: lcns}
 }
 
 const (
-	extension = 50 // record of the MFT that goes with the patched file
+	extension = 50 // record of the MFT beside the patched file
 	patchedAt = 200
 )
 
-// judged are writes with one verdict. The index slot stands for the folder's index, where no other target is given.
+// judged lists writes with one verdict. The index slot is the folder's index, unless there is another target.
 type judged struct {
 	target Target
 	record int64
-	what   string // nothing: they are harmless
+	what   string // none: harmless
 	ops    map[string]op
 }
 
@@ -408,7 +408,7 @@ var judgements = []judged{
 	}},
 }
 
-// A file, its folder and $MFT are left alone by writes that are harmless. All others are found, with their LSN.
+// A file, its folder and $MFT are unaffected by harmless writes. All others are found, with their LSN.
 func TestConflicts(t *testing.T) {
 	all := judgements
 	for _, redo := range []Op{0x02, 0x03, 0x04, 0x05, 0x06, 0x09, 0x25} {
@@ -441,7 +441,7 @@ func (j judged) check(t *testing.T, o op) {
 		Records: []int64{file}, Folders: []int64{5, folder}, MFT: []int64{15},
 		Bytes: []disk.Range{
 			{Off: patchedAt*testCluster + 100, Len: 12},
-			{Off: testMFT*testCluster + file*testRecord + 0x120, Len: 12}, // a value in the record itself
+			{Off: testMFT*testCluster + file*testRecord + 0x120, Len: 12}, // a resident value
 		},
 	})
 	if j.what == "" {
@@ -451,7 +451,7 @@ func (j judged) check(t *testing.T, o op) {
 	require.Equal(t, &Conflict{LSN: lsn, Op: o.redo, Record: j.record, What: j.what}, c)
 }
 
-// What is undone is judged as what is done.
+// An undo is judged like a redo.
 func TestConflictOfUndo(t *testing.T) {
 	d := newDisk()
 	f := idle(1, 1)
@@ -462,7 +462,7 @@ func TestConflictOfUndo(t *testing.T) {
 	require.Contains(t, c.String(), "(DeallocateFileRecordSegment) writes the file, record 40 of the MFT")
 }
 
-// A record that is going to be an extension of the file, or of $MFT, belongs to it.
+// A record that becomes an extension of the file, or of $MFT, belongs to it.
 func TestConflictOfNewExtension(t *testing.T) {
 	for base, what := range map[int64]string{file: "the file", 0: "$MFT"} {
 		head := make(forge.Bytes, 0x60)

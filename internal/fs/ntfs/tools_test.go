@@ -163,7 +163,7 @@ func requireRunsOfNTFSInfo(t testing.TB, volume string, v *fileSystem, f *guestf
 				continue
 			}
 			r := guestfile.Run{Off: vcn, Len: min(count, size-vcn), At: hexOf(t, m[2]) * v.cluster}
-			// A run that goes on where the one before ends is part of that.
+			// A run that continues where the one before ends is part of that.
 			if k := len(want) - 1; k >= 0 && want[k].Off+want[k].Len == r.Off && want[k].At+want[k].Len == r.At {
 				want[k].Len += r.Len
 			} else {

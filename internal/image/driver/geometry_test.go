@@ -69,7 +69,7 @@ func TestBackingFilesOfOddNames(t *testing.T) {
 	for name, want := range map[string][]string{
 		"":                        nil,
 		"file:":                   nil,
-		"blkdebug:rules":          nil, // as QEMU: without a second colon, it is no file
+		"blkdebug:rules":          nil, // as QEMU: without a second colon, it is not a file
 		`C:\vm\disk.vmdk`:         {`C:\vm\disk.vmdk`},
 		"my:file:a":               {"my:file:a"},
 		"file:blkdebug::file:a:b": {"a:b"},

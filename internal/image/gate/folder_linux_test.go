@@ -20,8 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What is no regular file is refused without opening it. A FIFO without a writer would wait for
-// ever.
+// What is not a regular file is refused without opening it. A FIFO without a writer would wait for ever.
 func TestFilesThatAreNone(t *testing.T) {
 	d, path := openedFolder(t)
 	at := func(name string) string { return filepath.Join(path, name) }
@@ -93,7 +92,7 @@ func TestCallsThatFailOnAFolder(t *testing.T) {
 	require.Subset(t, slices.Collect(maps.Keys(failed)), []string{"getattr", "lookup", "open", "opendir", "readdir"})
 }
 
-// A folder that is gone, or something else by now, reaches nothing.
+// A folder that is missing, or something else by now, reaches nothing.
 func TestReachThroughFoldersThatChange(t *testing.T) {
 	t.Parallel()
 	root, o := further(t)

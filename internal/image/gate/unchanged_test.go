@@ -106,7 +106,7 @@ func TestFileThatWasCut(t *testing.T) {
 	require.ErrorContains(t, f.Unchanged(), "it ends at byte 2")
 }
 
-// What cannot be opened says why, and holds nothing.
+// What cannot be opened reports the reason, and holds nothing.
 func TestWhatCannotBeOpened(t *testing.T) {
 	disktest.OnUnix(t, "words of errors")
 	path, d, o := opened(t)

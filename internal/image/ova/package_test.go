@@ -195,7 +195,7 @@ type atPhase func(phase string)
 func (f atPhase) Begin(phase string, _ int64) { f(phase) }
 func (atPhase) Add(int64)                     {}
 
-// A package is opened anew whenever it is read back. One whose file is gone by then is an error, at any step.
+// A package is opened again whenever it is read back. One whose file is missing by then is an error, at any step.
 func TestPackagesThatAreGone(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -395,7 +395,7 @@ func warnings(p *ova.Package) (out []string) {
 	return out
 }
 
-// requireDisk opens an image of a package and holds its bytes against data.
+// requireDisk opens an image of a package and compares its bytes with data.
 func requireDisk(t *testing.T, p *ova.Package, d ova.Disk, data []byte) {
 	t.Helper()
 	img, err := p.Open(d, image.Options{})
@@ -404,8 +404,7 @@ func requireDisk(t *testing.T, p *ova.Package, d ova.Disk, data []byte) {
 	disktest.CheckBytes(t, img.Disk, data)
 }
 
-// An image in a package that no disk names is listed behind the disks; parts of others and files of other kinds are
-// not.
+// An image in a package that no disk names is listed after the disks; parts of others and files of other kinds are not.
 func TestImagesThatNoDiskNames(t *testing.T) {
 	data := noise(31, 2*mib)
 	vmdk := vmdkforge.NewSparse(data).Bytes

@@ -109,7 +109,7 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 	}
 }
 
-// Nor is a file that is no archive, and no OVF with its manifest in a link.
+// Nor is a file that is not an archive, and no OVF with its manifest in a link.
 func TestFilesThatAreNoPackages(t *testing.T) {
 	t.Parallel()
 	one := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
@@ -254,7 +254,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is no difference.
+// A file that cannot be read is not a difference.
 func TestDifferencesThatCannotBeFound(t *testing.T) {
 	t.Parallel()
 	own := []byte(envelope(`ovf:href="disk.vmdk"`))

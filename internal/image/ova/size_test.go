@@ -76,7 +76,7 @@ func rewrites(t *testing.T, src *ova.Package, img *image.Image, behind, path str
 }
 
 // Room that cannot be asked for is no room. A call that fails is an error, or done once more: the kernel divides long
-// ones. All files are flushed behind the last byte, and in front of their names.
+// ones. All files are flushed after the last byte, and before their names.
 func TestCallsThatFail(t *testing.T) {
 	own := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`, `ovf:href="more.img"`))
 	disk := text("disk.vmdk", string(vmdkforge.NewSparse(noise(41, 256*sector)).Bytes))

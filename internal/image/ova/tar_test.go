@@ -118,7 +118,7 @@ func TestTarEnds(t *testing.T) {
 	}
 }
 
-// Names that lead elsewhere, and names that are there twice.
+// Names that lead elsewhere, and names that exist twice.
 func TestTarNames(t *testing.T) {
 	name := func(n string) []byte {
 		if len(n) <= 100 {
@@ -152,7 +152,7 @@ func TestTarNames(t *testing.T) {
 	}
 }
 
-// Numbers that no archive has, and members that are no bytes in one piece.
+// Numbers that no archive has, and members that are not bytes in one piece.
 func TestTarNumbers(t *testing.T) {
 	base256 := func(first byte, rest ...byte) string {
 		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))
@@ -271,7 +271,7 @@ func TestNewSizes(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// Names of owners that only PAX records hold are left out, and the numbers stay; a slash at the end of a file's name
+// Names of owners that only PAX records hold are omitted, and the numbers stay; a slash at the end of a file's name
 // goes.
 func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 	for _, name := range []string{"firstname.lastname-external@corp.example.com", strings.Repeat("ü", 200)} {
@@ -363,7 +363,7 @@ func FuzzTar(f *testing.F) {
 				continue
 			}
 			h, err := tarHeaders(old, 1<<40, 1<<41)
-			if errors.Is(err, ondisk.ErrUnsupported) { // an owner that is no number of 7 bytes
+			if errors.Is(err, ondisk.ErrUnsupported) { // an owner that is not a number of 7 bytes
 				continue
 			}
 			require.NoError(t, err)
@@ -375,7 +375,7 @@ func FuzzTar(f *testing.F) {
 	})
 }
 
-// sized is a file with a hole behind its bytes.
+// sized is a file with a hole after its bytes.
 type sized struct {
 	memory
 	size int64

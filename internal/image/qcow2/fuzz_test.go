@@ -22,8 +22,8 @@ func folder(f *disktest.MemFile) *driver.Source {
 	return &driver.Source{File: f, Parent: func(driver.ParentRef) (*driver.Image, error) { return parent, nil }}
 }
 
-// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies behind that, as two short inputs.
-// A hole of so many bytes follows.
+// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies after that, as two short inputs. A
+// hole of so many bytes follows.
 func FuzzQcow2(f *testing.F) {
 	const bits, headSize = 9, 256
 	data := bytes.Repeat([]byte("cluster of a disk"), 302)

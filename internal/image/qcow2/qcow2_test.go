@@ -78,7 +78,7 @@ func TestCompressedQcow2ByQemuImg(t *testing.T) {
 // qcow2Kinds are the subformats that are written.
 var qcow2Kinds = []string{"v3", "v2", "compressed"}
 
-// requireClean wants an image in which neither qemu-img nor we find anything, and not an unused cluster.
+// requireClean requires an image in which neither qemu-img nor we find anything, and not an unused cluster.
 func requireClean(t *testing.T, img *image.Image) {
 	t.Helper()
 	imagetest.NoDamage(t, img)
@@ -93,7 +93,7 @@ func requireClean(t *testing.T, img *image.Image) {
 	require.Zero(t, found)
 }
 
-// writeQcow2 copies a disk to a qcow2 and holds the result against it, with our eyes and with qemu-img's.
+// writeQcow2 copies a disk to a qcow2 and compares the result with it, with our eyes and with qemu-img's.
 func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")

@@ -99,7 +99,7 @@ func TestQcow2Snapshots(t *testing.T) {
 	require.Empty(t, copied.Issues)
 }
 
-// The clusters of a bitmap are no orphans.
+// The clusters of a bitmap are not orphans.
 func TestQcow2Bitmaps(t *testing.T) {
 	path := created(t, "compat=1.1", "256M")
 	disktest.Run(t, "qemu-img", "bitmap", "--add", "-f", "qcow2", path, "backup")
@@ -227,7 +227,7 @@ func TestQcow2IsDeterministic(t *testing.T) {
 	}
 }
 
-// A file that is not complete is no qcow2.
+// A file that is not complete is not a qcow2.
 func TestUnfinishedQcow2IsNoImage(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
 	b := imagetest.Unfinished(t, src, t.TempDir(), "x.qcow2", store.CreateOptions{Format: "qcow2"})
@@ -335,7 +335,7 @@ func TestQcow2RefcountsOfAllSizes(t *testing.T) {
 	}
 }
 
-// A snapshot that is not listed any more leaves its clusters behind.
+// A snapshot that is not listed any longer leaves its clusters behind.
 func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	path := created(t, "compat=1.1", "4M", "write -P 1 0 1M")
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "state", path)

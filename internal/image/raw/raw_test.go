@@ -59,7 +59,7 @@ func TestRawHolesAreExtents(t *testing.T) {
 }
 
 // A file with a partition table that ends within a sector is a disk to QEMU, which fills the sector with zeros. One
-// without is no disk image.
+// without is not a disk image.
 func TestRawOfAnOddSize(t *testing.T) {
 	disktest.Tool(t, "qemu-img")
 	for _, more := range []int{1, 102, 511} {

@@ -228,8 +228,9 @@ var manners = map[string]struct {
 }
 
 // TestEveryCallOfAnOutputFails has each call on the file system of an output fail in turn, on file systems of several
-// manners. The output is complete afterwards, or what it was, and an error says so. Without a fault the order of calls
-// is that in which a loss of power does no harm. Nor is anything else but complete or absent where descriptors are few.
+// manners. The output is complete afterwards, or what it was, and an error reports it. Without a fault the order of
+// calls is that in which a loss of power does no harm. Nor is anything else but complete or absent where descriptors
+// are few.
 func TestEveryCallOfAnOutputFails(t *testing.T) {
 	t.Parallel()
 	if oddfs.Answered(t, order.write) {

@@ -102,8 +102,8 @@ func start(t *testing.T) (*disktest.Medium, simulated, []byte) {
 	return m, simulated{f}, old
 }
 
-// crash writes the copy until the power is gone at a call, and returns what the device holds then, and whether the call
-// was reached. lie leaves out all flushes.
+// crash writes the copy until the power is missing at a call, and returns what the device holds then, and whether the
+// call was reached. lie omits all flushes.
 func crash(t *testing.T, at int, lie bool, r *rand.Rand, share float64) (now, old []byte, reached bool) {
 	t.Helper()
 	m, f, old := start(t)
@@ -131,7 +131,7 @@ func state(now, old []byte) string {
 	return "broken"
 }
 
-// Wherever the power is lost, the device is as it was, marked, or complete.
+// Wherever the power is lost, the device is unchanged, marked, or complete.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 2))
@@ -228,8 +228,8 @@ func TestSmallDevices(t *testing.T) {
 	}
 }
 
-// Each write, flush and read of a copy that fails ends it: the device is as it was, or marked, also when the power is
-// lost behind that. The next run completes it.
+// Each write, flush and read of a copy that fails ends it: the device is unchanged, or marked, also when the power is
+// lost after that. The next run completes it.
 func TestEachCallOfACopyFails(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 4))
@@ -276,7 +276,7 @@ func TestEachCallOfAnEmptyCopyFails(t *testing.T) {
 	}
 }
 
-// What stood at the edges is gone durably before the first byte of data, and all data are durable before the edges.
+// What stood at the edges is missing durably before the first byte of data, and all data are durable before the edges.
 func TestOrderOfFlushes(t *testing.T) {
 	t.Parallel()
 	nothing := func(string, int64) bool { return false }
@@ -426,7 +426,7 @@ func TestErrorsOfADevice(t *testing.T) {
 	require.True(t, bytes.Equal(want, now), "a call that failed has changed bytes")
 }
 
-// TestHoleIsZeros gives space back where the system can punch holes.
+// TestHoleIsZeros returns space back where the system can punch holes.
 func TestHoleIsZeros(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte{0xa5}, 64<<10)

@@ -141,7 +141,7 @@ func TestApart(t *testing.T) {
 	require.NoError(t, d.aside("source", sys.Info{}, k), "a file")
 }
 
-// The kernel forgets the partitions of a table that is gone.
+// The kernel forgets the partitions of a table that is missing.
 func TestTableIsReadAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "device")

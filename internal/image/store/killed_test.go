@@ -125,8 +125,8 @@ func (l onLoop) reset(t *testing.T) {
 	require.NoError(t, errors.Join(err, f.Close()))
 }
 
-// TestKilledAtEveryCall kills a copy onto a device in front of each of its system calls: the device is as it was,
-// marked or complete, and the next run completes it.
+// TestKilledAtEveryCall kills a copy onto a device before each of its system calls: the device is unchanged, marked or
+// complete, and the next run completes it.
 func TestKilledAtEveryCall(t *testing.T) {
 	t.Parallel()
 	if disktest.Raced {
@@ -150,8 +150,8 @@ func TestKilledAtEveryCall(t *testing.T) {
 	require.Positive(t, seen["marked"])
 }
 
-// TestEveryCallFails has each system call of a copy onto a device fail: the run says so, the device is as it was or
-// marked, and the next run completes it. A call that the copy does without leaves it complete.
+// TestEveryCallFails has each system call of a copy onto a device fail: the run reports it, the device is unchanged or
+// marked, and the next run completes it. A call that the copy works without leaves it complete.
 func TestEveryCallFails(t *testing.T) {
 	t.Parallel()
 	if disktest.Raced {

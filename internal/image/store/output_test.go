@@ -367,7 +367,7 @@ func TestZerosTakeNoSpace(t *testing.T) {
 	}
 }
 
-// The digests of an output are those of its files, the named one first. What is not wanted any more has none.
+// The digests of an output are those of its files, the named one first. What is not wanted any longer has none.
 func TestSumsOfAnOutput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -47,7 +47,7 @@ func TestStaleFilesThatAreNot(t *testing.T) {
 	}
 }
 
-// What a name leads to is looked at before it is used, and what cannot be taken back is said.
+// What a name leads to is looked at before it is used, and what cannot be reversed is said.
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -118,7 +118,7 @@ func TestJoinedStreams(t *testing.T) {
 	}
 }
 
-// gzip and xz say what padding is: zeros behind the end, of xz in fours and between streams too.
+// gzip and xz say what padding is: zeros after the end, of xz in fours and between streams too.
 func TestPadding(t *testing.T) {
 	want := sample(5000)
 	for _, c := range []struct {
@@ -207,7 +207,7 @@ var tools = map[string][]string{
 	Gzip: {"gzip", "-c"}, XZ: {"xz", "-0", "-c"}, Zstd: {"zstd", "-q", "-c"}, Bzip2: {"bzip2", "-1", "-c"},
 }
 
-// An error of reading the file is no damage of the stream.
+// An error of reading the file is not a damage of the stream.
 func TestErrorsOfReading(t *testing.T) {
 	for stream, tool := range tools {
 		file := made(t, sample(200000), tool[0], tool[1:]...)
@@ -557,7 +557,7 @@ func (h holes) ReadAt(p []byte, off int64) (int, error) {
 	return h.Reader.ReadAt(p, off-h.from)
 }
 
-// Sizes of more than 63 bits are no sizes.
+// Sizes of more than 63 bits are not sizes.
 func TestSizesOfZip64(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.img"), sample(3000), 0o600))

@@ -159,7 +159,7 @@ func TestHostile(t *testing.T) {
 	require.ErrorIs(t, issues[0].Err, ondisk.ErrFormat)
 }
 
-// What is stored in the last block that an entry can name, and what was discarded behind it, are no neighbours.
+// What is stored in the last block that an entry can name, and what was discarded after it, are not neighbours.
 func TestLastBlocks(t *testing.T) {
 	f := forged()
 	f.U32(0x178, 512)
@@ -190,7 +190,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, driver.Names{}, of([]byte("text")))
 }
 
-// FuzzVDI reads anything as the front of a file, with a hole behind it.
+// FuzzVDI reads anything as the front of a file, with a hole after it.
 func FuzzVDI(f *testing.F) {
 	f.Add([]byte(forged()), uint32(0))
 	made := filepath.Join(f.TempDir(), "made.vdi")

@@ -150,8 +150,8 @@ func TestHeaderForVirtualBox(t *testing.T) {
 }
 
 // A copy states the geometry for a BIOS that its source states, over its own size and as far as it can be addressed, or
-// that by which the disk boots. It stands at byte 0x1c8 of the file, and at 0x15c where the header ends in front of
-// that. Spec: VirtualBox, VDICore.h, VDIHEADER1PLUS; VDI.cpp, getImageLCHSGeometry.
+// that by which the disk boots. It stands at byte 0x1c8 of the file, and at 0x15c where the header ends before that.
+// Spec: VirtualBox, VDICore.h, VDIHEADER1PLUS; VDI.cpp, getImageLCHSGeometry.
 func TestGeometryForABIOS(t *testing.T) {
 	type chs [3]uint32
 	made := filepath.Join(t.TempDir(), "made.vdi")

@@ -75,7 +75,7 @@ func TestOddFixedVHDs(t *testing.T) {
 	}
 }
 
-// A footer that cannot be believed is no place for data all the same.
+// A footer that cannot be believed is not a place for data all the same.
 func TestVHDBlockOverADamagedFooter(t *testing.T) {
 	v := dynamicVHD()
 	v.U8(v.Footer+200, 1)

@@ -143,7 +143,7 @@ func masked(data []byte, stored func(int64) bool) []byte {
 	return out
 }
 
-// A full bitmap is one run, and blocks that are not there are passed over together.
+// A full bitmap is one run, and blocks that are missing are skipped together.
 func TestVHDRunsAreLong(t *testing.T) {
 	data := make([]byte, 40*mib)
 	copy(data[10*mib:12*mib], bytes.Repeat([]byte{1}, 2*mib))

@@ -97,8 +97,8 @@ func TestDetect(t *testing.T) {
 }
 
 // A disk that boots by cylinder, head and sector keeps heads and sectors when it grows, so far as a BIOS then reports
-// them; the cylinders are those of the new size, and no more than can be addressed where more would have the BIOS
-// translate. A disk of which that is not wanted has the geometry of the specification.
+// them; the cylinders are those of the new size, and at most can be addressed where more would have the BIOS translate.
+// A disk of which that is not wanted has the geometry of the specification.
 func TestGeometryThatABIOSReports(t *testing.T) {
 	chs := func(h, s int64) driver.Geometry { return driver.Geometry{Heads: h, Sectors: s} }
 	for _, tc := range []struct {

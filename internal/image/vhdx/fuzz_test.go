@@ -17,11 +17,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right behind it, since
-// no mutation would hit them.
+// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right after it, since no
+// mutation would hit them.
 type fuzzed struct{ header, regions, meta, bat, log []byte }
 
-// cut gives the parts of a forged image.
+// cut returns the parts of a forged image.
 func cut(v *vhdxforge.File) fuzzed {
 	used := func(at, most int64) []byte {
 		return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
@@ -169,7 +169,7 @@ func TestStructSizes(t *testing.T) {
 	}
 }
 
-// The checksum of "123456789" with CRC-32C is well known; a structure's has its own bytes left out.
+// The checksum of "123456789" with CRC-32C is well known; a structure's has its own bytes omitted.
 func TestChecksum(t *testing.T) {
 	require.Equal(t, uint32(0xe3069283), crc32.Checksum([]byte("123456789"), castagnoli))
 	b := []byte("head\xff\xff\xff\xff and more")

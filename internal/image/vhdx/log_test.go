@@ -325,8 +325,7 @@ func TestVHDXRefusesLogs(t *testing.T) {
 	}
 }
 
-// A log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak
-// of.
+// A log full of entries that reach into each other, or that name a tail which is missing, takes no time to speak of.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
 	for name, change := range map[string]func(e forge.Bytes, i int64){
 		// the tail is the first entry, whose number 0 is not one

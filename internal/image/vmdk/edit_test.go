@@ -72,7 +72,7 @@ func edited(t *testing.T, text string) string {
 	return copied(t, text, "seed")
 }
 
-// What a copy changes, line by line; every other line stays as it was, in its place.
+// What a copy changes, line by line; every other line stays unchanged, in its place.
 func TestCopyOfADescriptor(t *testing.T) {
 	got := strings.Split(edited(t, esxi), "\n")
 	var want []string

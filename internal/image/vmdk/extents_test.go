@@ -25,7 +25,7 @@ const (
 	mib    = 1 << 20
 )
 
-// agrees holds an image against its contents, and against what qemu-img reads in it.
+// agrees compares an image with its contents, and against what qemu-img reads in it.
 func agrees(t *testing.T, path string, want []byte) *image.Image {
 	t.Helper()
 	img := imagetest.Open(t, path)
@@ -108,7 +108,7 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 	}
 }
 
-// Every extent has its own grain size. qemu-img 7.2 reads on behind the end of an extent whose last grain is cut, up to
+// Every extent has its own grain size. qemu-img 7.2 reads on after the end of an extent whose last grain is cut, up to
 // the end of the grain, so it is asked only where all are whole.
 func TestExtentsOfDifferentGrains(t *testing.T) {
 	for _, odd := range []int{0, 7 * sector} {
@@ -183,7 +183,7 @@ func TestFlatTypesOfESXi(t *testing.T) {
 
 func TestCOWD(t *testing.T) {
 	for _, grain := range []int64{1, 8, 128} {
-		// With grains of one sector there are tables for 2 MiB each, the second of which is not there.
+		// With grains of one sector there are tables for 2 MiB each, the second of which is missing.
 		data := imagetest.Noise(uint64(grain), 7*mib+5*sector)
 		clear(data[2*mib : 4*mib])
 		dir := t.TempDir()

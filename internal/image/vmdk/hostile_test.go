@@ -317,7 +317,7 @@ func TestUncleanExtents(t *testing.T) {
 	require.Contains(t, img.Issues[0].Text, "so were 1 more")
 }
 
-// An extent of ESXi alone is no disk: what it does not hold may be elsewhere.
+// An extent of ESXi alone is not a disk: what it does not hold may be elsewhere.
 func TestLoneExtents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, mib)

@@ -78,9 +78,9 @@ type sparseImage struct {
 	backwards bool // the last grain of the disk comes first in the file
 }
 
-// forge writes a monolithicSparse file from the specification, as vmdkforge.NewSparse does, for all sizes of
-// grains and with grains left out: tables without a grain are not there either. Spec: Virtual Disk Format 1.1, "Hosted
-// Sparse Extents".
+// forge writes a monolithicSparse file from the specification, as vmdkforge.NewSparse does, for all sizes of grains and
+// with grains omitted: tables without a grain are missing either. Spec: Virtual Disk Format 1.1, "Hosted Sparse
+// Extents".
 func (s sparseImage) forge(disk []byte) []byte {
 	grains := (int64(len(disk)) + s.grain*sector - 1) / (s.grain * sector)
 	tables := (grains + 511) / 512
@@ -166,7 +166,7 @@ func TestSparseGrains(t *testing.T) {
 	}
 }
 
-// Entry 1 means zeros only where the header says so; elsewhere it names sector 1, which is no place for a grain.
+// Entry 1 means zeros only where the header reports it; elsewhere it names sector 1, which is not a place for a grain.
 func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	data := make([]byte, 2*mib)
 	copy(data, "data")
@@ -248,7 +248,7 @@ func TestCustomDisk(t *testing.T) {
 }
 
 // A map of a device is a flat disk where a file beside it has the data. A device is not opened, and a map without data
-// is no disk.
+// is not a disk.
 func TestMapsOfDevices(t *testing.T) {
 	data := imagetest.Noise(6, 200*sector)
 	for kind, c := range map[string]struct{ word, subformat string }{

@@ -93,14 +93,14 @@ func TestHostileGrains(t *testing.T) {
 		same("a sector of zeros counted", "bytes behind the data 512",
 			packing(func(p []byte) []byte { return append(p, make([]byte, 512)...) })),
 		same("padding counted", "", packing(func(p []byte) []byte { return append(p, make([]byte, 511)...) })),
-		// Without a size it is no grain: what stands there may not come now.
+		// Without a size it is not a grain: what stands there may not come now.
 		{name: "empty", layout: packing(func([]byte) []byte { return nil }), seek: "size 0"},
 		same("the last grain is whole", "", vmdkforge.StreamLayout{}),
 		same("the last grain is cut", "", vmdkforge.StreamLayout{Short: true}),
 	})
 }
 
-// A bomb costs no more than a grain.
+// A bomb costs at most a grain.
 func TestBombsAreCheap(t *testing.T) {
 	packed := vmdkforge.Deflated(make([]byte, 100<<20))
 	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
@@ -319,7 +319,7 @@ func seekError(t *testing.T, data []byte) error {
 	return nil
 }
 
-// A stream that is cut anywhere says so. Only a file with its tables in front may lack the marker of the end.
+// A stream that is cut anywhere reports it. Only a file with its tables in front may lack the marker of the end.
 func TestCutStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
 		v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Front: front})

@@ -24,7 +24,7 @@ import (
 
 var streamed = store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized", Seed: []byte("job")}
 
-// requireStream wants a sound file of a disk.
+// requireStream requires a sound file of a disk.
 func requireStream(t *testing.T, path string, want []byte) {
 	t.Helper()
 	img := imagetest.Open(t, path)
@@ -51,7 +51,7 @@ func TestStreamOptimizedGrains(t *testing.T) {
 	}
 }
 
-// qemu-img writes two directories in front, and zeros behind the last grain instead of a marker of the end.
+// qemu-img writes two directories in front, and zeros after the last grain instead of a marker of the end.
 func TestStreamOptimizedByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 40 * mib, 64 * kib, sector} {
 		for name, data := range map[string][]byte{
@@ -167,7 +167,7 @@ func TestStreamOptimizedOfAHugeDisk(t *testing.T) {
 	disktest.Run(t, "qemu-img", "check", dest)
 }
 
-// Grains that no table names any more: qemu-img marks a written grain as zeros and leaves the old one where it was.
+// Grains that no table names any longer: qemu-img marks a written grain as zeros and leaves the old one where it was.
 func TestOrphanedGrains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "zeroed_grain=on", path, "4M")

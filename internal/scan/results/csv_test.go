@@ -237,7 +237,7 @@ func TestMetricsAreTheSums(t *testing.T) {
 	}, got)
 }
 
-// A library without an earlier scan and without errors has no series of them, and an interrupted run says so.
+// A library without an earlier scan and without errors has no series of them, and an interrupted run reports it.
 func TestMetricsOfNothing(t *testing.T) {
 	s := NewSummary()
 	s.Started, s.Finished = "2026-11-21T20:00:00Z", "2026-11-21T20:00:00.5Z"

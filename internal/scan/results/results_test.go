@@ -130,7 +130,7 @@ func TestCopied(t *testing.T) {
 	require.Equal(t, "copied", fixCell(copied))
 }
 
-// A row of a version that did not look for the state of a machine is no row to use again.
+// A row of a version that did not look for the state of a machine is not a row to use again.
 func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	i := row("old", align.Misaligned, align.DataDisk, 100, false).withPartitions("raw", 63)
 	complete := func(d *Disk) {

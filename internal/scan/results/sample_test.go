@@ -328,7 +328,7 @@ func sampleFindings(p report.Partition, boundary align.Boundary) []align.Finding
 	return []align.Finding{f}
 }
 
-// fixed gives a disk that is off its boundary what a survey in full depth says.
+// fixed returns a disk that is off its boundary what a survey in full depth says.
 func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Depth, d.Guest = Full, guestOf(role)
 	text := map[align.Role]string{align.BootDisk: "boot", align.DataDisk: "data"}[role]

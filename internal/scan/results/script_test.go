@@ -123,7 +123,7 @@ func TestScriptCanBeRunAgain(t *testing.T) {
 	require.Contains(t, r.out, "0 made, 3 passed over, 0 failed\n")
 }
 
-// Ctrl-C reaches trueup, which cleans up and ends by itself; the script must not go on with the next.
+// Ctrl-C reaches trueup, which cleans up and ends by itself; the script must not continue with the next.
 func TestScriptCanBeInterrupted(t *testing.T) {
 	disktest.DefaultSignals()
 	s, images := smallLibrary()
@@ -208,7 +208,7 @@ func TestScriptIsClean(t *testing.T) {
 	}
 }
 
-// An interrupted scan makes an incomplete script, which says so, and sums are those of what is in it.
+// An interrupted scan makes an incomplete script, which reports it, and sums are those of what is in it.
 func TestScriptSaysWhatItIs(t *testing.T) {
 	s, images := smallLibrary()
 	s.Complete = false
@@ -284,7 +284,7 @@ func TestErrorsOfTemplates(t *testing.T) {
 	}
 }
 
-// A template sees the very objects of the JSON, with the fields that those leave out, and with texts that are safe.
+// A template sees the very objects of the JSON, with the fields that those omit, and with texts that are safe.
 func TestTemplatesSeeTheJSON(t *testing.T) {
 	s, images := smallLibrary()
 	_, more := sampleLibrary()

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// withPartitions gives the disk of a row partitions at these sectors, of a GiB each.
+// withPartitions returns the disk of a row partitions at these sectors, of a GiB each.
 func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 	i.Format, i.Stored = format, 0
 	d := &i.Disks[0]
@@ -174,7 +174,7 @@ func TestNothingFound(t *testing.T) {
 	require.Equal(t, "No image was found.\n", tableOf(report.Text{}, s, nil))
 }
 
-// Sums are those of all images, so a run that shows only some must say so.
+// Sums are those of all images, so a run that shows only some must report it.
 func TestChangedRowsAloneAreSaidToBe(t *testing.T) {
 	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
 	s.Changes = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}

@@ -45,7 +45,7 @@ func simulate(t *testing.T, a *arch.Info, p policy) simulation {
 	return simulation{t: t, vm: vm, id: a.ID}
 }
 
-// call gives what comes of a call: 0, or the error.
+// call returns what comes of a call: 0, or the error.
 func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
 	s.t.Helper()
 	data := make([]byte, 64)
@@ -384,7 +384,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// Settled gives an isolation the level that its layers amount to.
+// Settled returns an isolation the level that its layers amount to.
 func Settled(i Isolation) Isolation {
 	i.setLevel()
 	return i

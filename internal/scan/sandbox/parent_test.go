@@ -198,7 +198,7 @@ func observe(t *testing.T, how string) (observed, *exec.Cmd) {
 	return o, cmd
 }
 
-// What a kernel lacks is left out and said, and the rest holds.
+// What a kernel lacks is omitted and said, and the rest holds.
 func TestOldKernels(t *testing.T) {
 	newest := full(t).Isolation().Layers[1]
 	old := func(n int) string { return fmt.Sprint(oldLandlock, n) }
@@ -206,7 +206,7 @@ func TestOldKernels(t *testing.T) {
 	for how, c := range map[string]struct {
 		layers         []string
 		note           string
-		read           string // the end of what comes of reading a file that is no root
+		read           string // the end of what comes of reading a file that is not a root
 		socket, append string
 	}{
 		"as it is":   {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
@@ -268,7 +268,7 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 	gone(t, o.Pid)
 }
 
-// gone waits for the end of a process that is no child of ours. As a zombie it has ended, too.
+// gone waits for the end of a process that is not a child of ours. As a zombie it has ended, too.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	disktest.WaitFor(t, "the end of the process", func() bool {

@@ -93,7 +93,7 @@ func TestReFSOfWindows(t *testing.T) {
 	}
 }
 
-// TestLabelOfExFATFollowsTheChain puts the label behind the first cluster of the root directory, and into a circle.
+// TestLabelOfExFATFollowsTheChain puts the label after the first cluster of the root directory, and into a circle.
 func TestLabelOfExFATFollowsTheChain(t *testing.T) {
 	f := forged(fsforge.PutExFAT)
 	const root, next, fat = 4, 9, 32 * 512
@@ -171,7 +171,7 @@ func TestNotTheirs(t *testing.T) {
 	}
 }
 
-// TestShortDisks cuts a volume anywhere: no prober may need what is not there.
+// TestShortDisks cuts a volume anywhere: no prober may need what is missing.
 func TestShortDisks(t *testing.T) {
 	for name, put := range forgers {
 		f := forged(put)

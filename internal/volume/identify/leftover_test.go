@@ -111,11 +111,11 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// A boot sector is run by a BIOS whatever lies behind it, so that the place in it counts under a RAID, too.
+// A boot sector is run by a BIOS whatever lies after it, so that the place in it counts under a RAID, too.
 func TestBootSectorUnderARaid(t *testing.T) {
 	for name, tc := range map[string]struct {
 		put    func(forge.Bytes)
-		backup int64 // with data of the array in front of it, it is not one of the partition
+		backup int64 // with data of the array before it, it is not one of the partition
 	}{
 		"superblock at the end":   {mirror0, leftoverSize - 257*512},
 		"superblock at the start": {leftoverMD, 0},
@@ -330,7 +330,7 @@ func TestDirtyFAT(t *testing.T) {
 		bits     string
 		size     int64
 		state    int64 // place of the flag in the boot sector
-		reserved int64 // sectors in front of the table
+		reserved int64 // sectors before the table
 		clean    int64 // place of the byte with the bit in the table; 0 if absent
 	}{"FAT12": {"12", 2 << 20, 0x25, 1, 0}, "FAT16": {"16", 16 << 20, 0x25, 1, 3}, "FAT32": {
 		"32", 40 << 20, 0x41, 32, 7,

@@ -28,7 +28,7 @@ func pvck(t *testing.T, what, path string) string {
 	return string(out)
 }
 
-// requireHeaders holds a volume against the header that pvck reads.
+// requireHeaders compares a volume with the header that pvck reads.
 func requireHeaders(t *testing.T, path string, v *volume.Volume) {
 	t.Helper()
 	h := columns(pvck(t, "headers", path))
@@ -54,7 +54,7 @@ func TestLVMOfTheCorpus(t *testing.T) {
 	require.Empty(t, v.Issues)
 }
 
-// The text of a group lies in a ring, and may go on at its start. The judge is pvck, which prints it whole.
+// The text of a group lies in a ring, and may continue at its start. The judge is pvck, which prints it whole.
 func TestLVMTextInItsRing(t *testing.T) {
 	for _, at := range []int64{512, 1024, poolforge.LVMRing - 700, poolforge.LVMRing - 1} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestBcache(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		args []string
-		data int64 // bytes: 8 KiB for old backing devices, else as asked for; behind the first bucket of a cache
+		data int64 // bytes: 8 KiB for old backing devices, else as asked for; after the first bucket of a cache
 	}{
 		{"backing device", []string{"-B"}, 8 << 10},
 		{"backing device with an offset", []string{"-B", "--data-offset", "2048"}, 1 << 20},
@@ -339,7 +339,7 @@ func TestZFS(t *testing.T) {
 	require.Equal(t, int64(4<<20), v.DataStart)
 	require.True(t, v.AtEnd)
 
-	// The second label counts when the first is gone, as after a boot loader was written there.
+	// The second label counts when the first is missing, as after a boot loader was written there.
 	second := make(forge.Bytes, 64<<20)
 	second.Put(256<<10, f[:256<<10])
 	require.Equal(t, v, probeForged(t, second))

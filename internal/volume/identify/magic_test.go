@@ -74,7 +74,7 @@ func TestKindsByMagicOfTools(t *testing.T) {
 	}
 }
 
-// A disk that ends within what a number needs is no volume, and no error.
+// A disk that ends within what a number needs is not a volume, and no error.
 func TestMagicAtTheEnd(t *testing.T) {
 	t.Parallel()
 	require.Len(t, magics(), 25)

@@ -10,7 +10,7 @@ import (
 )
 
 // Places in the boot sectors of NTFS and FAT. Spec: Microsoft FAT specification 1.03; NTFS keeps the same BPB and adds
-// its own fields behind it.
+// its own fields after it.
 const (
 	BootBytesPerSector    = 0x0b
 	BootSectorsPerCluster = 0x0d

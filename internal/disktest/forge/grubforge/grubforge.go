@@ -21,7 +21,7 @@ type Run struct {
 	Sectors, Segment uint16
 }
 
-// Stage2 returns a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first
+// Stage2 returns a stage2 0.97 with one run of sectors after its first one, which opens the usual menu in the first
 // partition.
 func Stage2(first uint32) Stage {
 	return Stage{

@@ -128,7 +128,7 @@ func (f *builder) newBin(size int) {
 	f.room = size - hiveBinHeader
 }
 
-// put writes into a cell that is there.
+// put writes into a cell that exists.
 func (f *builder) put(cell uint32, off int64, b []byte) {
 	f.out.Put(Bins+4+int64(cell)+off, b)
 }

@@ -15,7 +15,7 @@ const (
 	hiveLogPage    = 512 // unit of an old log
 )
 
-// Dirty gives a copy of a hive that was not closed: primary is its first sequence number, one more than the second.
+// Dirty returns a copy of a hive that was not closed: primary is its first sequence number, one more than the second.
 func Dirty(f forge.Bytes, primary uint32) forge.Bytes {
 	f = slices.Clone(f)
 	f.U32(Sequence1, primary)

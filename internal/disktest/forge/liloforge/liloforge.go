@@ -30,10 +30,10 @@ type Image struct {
 	Name           string
 	Kernel, Initrd []int64 // LBAs
 	InitrdLen      int64   // bytes
-	Setup          int     // sectors behind its first one that LILO reads one by one
+	Setup          int     // sectors after its first one that LILO reads one by one
 	Options        string
 	Flags          uint16
-	Alias          bool // an entry with the addresses of the one in front of it
+	Alias          bool // an entry with the addresses of the one before it
 }
 
 // Flags of an entry: a kernel, and one that is loaded above 1 MiB and takes an initial RAM disk.
@@ -75,7 +75,7 @@ type writer struct {
 type entry struct {
 	lba   int64
 	n     int
-	count bool // it has a count, and the upper bits of the one in front of it
+	count bool // it has a count, and the upper bits of the one before it
 }
 
 // Put installs it, with its first stage in the sector home. It returns how many sectors of the map it has used.
@@ -169,7 +169,7 @@ func (w *writer) section(rows []entry, apart int) []byte {
 	return start
 }
 
-// compact joins neighbours behind the first ones. Spec: map_compact.
+// compact joins neighbours after the first ones. Spec: map_compact.
 func (w *writer) compact(rows []entry, apart int) []entry {
 	const segment, most = 1 << 16, 127
 	out := rows[:min(apart, len(rows)):min(apart, len(rows))]

@@ -14,7 +14,7 @@ const (
 	LVMUUID       = LVMLabel + 32 // the header begins with it
 	LVMDeviceSize = LVMUUID + 32
 	LVMDataArea   = LVMUUID + 40
-	LVMMetaArea   = LVMDataArea + 32 // behind the end of the list of data areas
+	LVMMetaArea   = LVMDataArea + 32 // after the end of the list of data areas
 	LVMMeta       = 4096             // the metadata area
 	LVMMetaSize   = LVMMeta + 32
 	LVMTextOffset = LVMMeta + 40

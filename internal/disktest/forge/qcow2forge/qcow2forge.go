@@ -109,7 +109,7 @@ func (q *File) SetPacked(i, at, n int64) {
 	q.SetEntry(i, qcow2Compressed|uint64(sectors)<<(62-(bits-8))|uint64(at))
 }
 
-// AddExtension puts a header extension behind the header, in front of those that are there.
+// AddExtension puts a header extension after the header, before those that exist.
 func (q *File) AddExtension(kind uint32, data []byte) {
 	n := 8 + (int64(len(data))+7)/8*8
 	copy(q.Bytes[qcow2Header+n:q.Cluster], slices.Clone(q.Bytes[qcow2Header:q.Cluster-n]))

@@ -10,7 +10,7 @@ import (
 // Member is one member of a forged archive. Headers of any kind can be made of it, right or wrong.
 type Member struct {
 	Name string
-	Type byte // '0' when it is left out
+	Type byte // '0' when it is omitted
 	Data []byte
 	Size string              // the field, 12 bytes; empty: that of Data in octal
 	Edit func(h forge.Bytes) // changes the header before its sum is made
@@ -60,5 +60,5 @@ func New(members ...Member) forge.Bytes {
 	return out
 }
 
-// End returns what stands behind the last member.
+// End returns what stands after the last member.
 func End() forge.Bytes { return make(forge.Bytes, 2*tarBlock) }

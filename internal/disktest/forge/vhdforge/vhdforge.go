@@ -67,7 +67,7 @@ type Layout struct {
 // Parent describes the parent in a differencing disk.
 type Parent struct {
 	ID                       byte
-	Relative, Absolute, Name string // left out when empty
+	Relative, Absolute, Name string // omitted when empty
 }
 
 // sum puts the one's complement of the sum of n bytes at off where it belongs. Spec: the same, "Checksum".
@@ -118,7 +118,7 @@ func (v *File) foot(off, size int64, kind uint32, data uint64, id byte) {
 	v.sum(off, vhdSector, vhdChecksum)
 }
 
-// NewFixed returns a disk with a footer behind it.
+// NewFixed returns a disk with a footer after it.
 func NewFixed(disk []byte) *File {
 	v := &File{
 		Bytes:  append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...),

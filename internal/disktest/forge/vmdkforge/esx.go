@@ -144,7 +144,7 @@ func NewSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse 
 		}
 		s.SetGrain(i, k, n)
 	}
-	// QEMU wants a file that goes on behind the last grain's first sectors
+	// QEMU requires a file that continues after the last grain's first sectors
 	s.Bytes = append(s.Bytes, make([]byte, SEGrain)...)
 	s.header(int64(len(disk)), gdSectors, tables, next)
 	return s

@@ -26,9 +26,9 @@ type Stream struct {
 // StreamLayout describes the streamOptimized file to forge.
 type StreamLayout struct {
 	Grain int64 // sectors; 0 means 128
-	// Front puts the tables in front of the grains, as open-vmdk and vmware-vdiskmanager do: there is no footer then.
+	// Front puts the tables before the grains, as open-vmdk and vmware-vdiskmanager do: there is no footer then.
 	Front bool
-	// Short leaves out of the last grain what lies behind the end of the disk, as open-vmdk does.
+	// Short omits of the last grain what lies after the end of the disk, as open-vmdk does.
 	Short bool
 	// Pack makes of a grain what is stored of it; nil for Deflated.
 	Pack func(grain int64, data []byte) []byte
@@ -126,7 +126,7 @@ func Deflated(data []byte) []byte {
 	return b.Bytes()
 }
 
-// AddGrain appends a marker and the packed bytes behind it, up to a whole sector.
+// AddGrain appends a marker and the packed bytes after it, up to a whole sector.
 func (v *Stream) AddGrain(lba uint64, packed []byte) {
 	at := int64(len(v.Bytes))
 	v.Grains = append(v.Grains, at)
@@ -145,9 +145,9 @@ func (v *Stream) AddMetadata(kind uint32, b []byte) int64 {
 	return at
 }
 
-// ReadStream reads as a second opinion, after the specification and with the decompressor of the standard library.
-// It demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains,
-// directory, footer, end.
+// ReadStream reads as a second opinion, after the specification and with the decompressor of the standard library. It
+// demands the form that ovftool writes: grains in ascending order, each table after the last of its grains, directory,
+// footer, end.
 func ReadStream(t testing.TB, f []byte) []byte {
 	t.Helper()
 	le := binary.LittleEndian

@@ -51,7 +51,7 @@ func PutAPFS(f forge.Bytes, lba, sectors int64) {
 	SealAPFS(v)
 }
 
-// SealAPFS computes the checksum of block 0 anew. Spec: Apple File System Reference, "Objects".
+// SealAPFS computes the checksum of block 0 again. Spec: Apple File System Reference, "Objects".
 func SealAPFS(f forge.Bytes) {
 	const mod = 0xffffffff
 	var a, b uint64
@@ -78,7 +78,7 @@ func PutReFS(f forge.Bytes, lba, sectors int64) {
 	SealReFS(v)
 }
 
-// SealReFS computes the checksum of the boot sector anew. Spec: Microsoft, "Computing a File System Recognition
+// SealReFS computes the checksum of the boot sector again. Spec: Microsoft, "Computing a File System Recognition
 // Checksum".
 func SealReFS(f forge.Bytes) {
 	var sum uint16

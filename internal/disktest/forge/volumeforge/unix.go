@@ -38,7 +38,7 @@ func PutXFS(f forge.Bytes, lba, sectors int64) {
 	SealXFS(v)
 }
 
-// SealXFS computes the checksum over the first sector anew.
+// SealXFS computes the checksum over the first sector again.
 func SealXFS(f forge.Bytes) {
 	f.U32(224, 0)
 	f.U32(224, castagnoli(f[:512]))
@@ -67,7 +67,7 @@ func PutBtrfs(f forge.Bytes, lba, sectors int64) {
 	SealBtrfs(v, false)
 }
 
-// SealBtrfs computes the checksum anew: CRC-32C, or SHA-256 if the superblock shall name it.
+// SealBtrfs computes the checksum again: CRC-32C, or SHA-256 if the superblock shall name it.
 func SealBtrfs(f forge.Bytes, sha bool) {
 	s := f[BtrfsAt : BtrfsAt+4096]
 	clear(s[:32])
@@ -146,7 +146,7 @@ func PutF2FS(f forge.Bytes, lba, sectors int64) {
 	SealF2FS(v)
 }
 
-// SealF2FS computes the checksum anew, bit by bit: a CRC-32 that starts with the magic, not inverted.
+// SealF2FS computes the checksum again, bit by bit: a CRC-32 that starts with the magic, not inverted.
 func SealF2FS(f forge.Bytes) {
 	s := f[fsforge.ExtSuper:]
 	sum := uint32(0xf2f52010)

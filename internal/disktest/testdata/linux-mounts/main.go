@@ -85,7 +85,7 @@ func load(path string) error {
 	return err
 }
 
-// network gives the first card its address and switches it and the loopback on.
+// network returns the first card its address and switches it and the loopback on.
 func network() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -210,7 +210,7 @@ func (r Request) run() (a Answer, err error) {
 		for !filled(r.Until) && len(done) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		signal := func(s os.Signal) { _ = cmd.Process.Signal(s) } // where it has ended the exit code says so
+		signal := func(s os.Signal) { _ = cmd.Process.Signal(s) } // where it has ended the exit code reports it
 		if len(r.Beside) > 0 {
 			signal(unix.SIGSTOP)
 			beside, err := Request{Op: "run", Args: r.Beside}.run()
