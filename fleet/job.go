@@ -1,5 +1,4 @@
-// Package fleet says what a job of a fleet of hosts is, what is known of it, and which jobs a scan leads to. It is
-// pure: it opens no files and knows no queue.
+// Package fleet defines jobs, their records, and the jobs that follow from a scan. It opens no files and has no queue.
 package fleet
 
 import (
@@ -15,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is what a job does.
+// Kind is the kind of a job.
 type Kind string
 
 // Kinds.
@@ -29,46 +28,45 @@ const (
 type Job struct {
 	Kind      Kind   `json:"kind"`
 	Datastore string `json:"datastore"`
-	Path      string `json:"path"` // below the datastore
+	Path      string `json:"path"` // relative to the datastore
 	Options
-	// Identity is that of the image when it was scanned: its size and time, as IdentityOf makes them; empty if nothing
-	// is known.
+	// Identity is the identity of the image at the time of the scan (see IdentityOf), or empty if unknown.
 	Identity string `json:"identity,omitempty"`
-	// Files are the further files of the image that are in its folder.
+	// Files lists the further files of the image in the same folder.
 	Files []File `json:"files,omitempty"`
 }
 
-// File is a file of an image, when that was scanned.
+// File is a file of an image at the time of the scan.
 type File struct {
 	Name     string `json:"name"`
 	Identity string `json:"identity"`
 }
 
-// Options are those of trueup that a job can have.
+// Options are the options of trueup for a job.
 type Options struct {
-	Suffix          string `json:"suffix,omitempty"` // of the name of a copy
+	Suffix          string `json:"suffix,omitempty"` // of the copy's name
 	Boundary        string `json:"boundary,omitempty"`
 	SkipFree        bool   `json:"skip_free,omitempty"`
 	DataOnly        bool   `json:"data_only,omitempty"`
 	AllowUnbootable bool   `json:"allow_unbootable,omitempty"`
 	Flatten         bool   `json:"flatten,omitempty"`
-	Shard           string `json:"shard,omitempty"` // of a scan
-	// Again tells scans of one folder apart, which are wanted each time.
+	Shard           string `json:"shard,omitempty"` // K/N of a scan
+	// Again distinguishes repeated scans of a folder.
 	Again string `json:"again,omitempty"`
 }
 
-// DefaultSuffix ends the name of a copy, before its extension.
+// DefaultSuffix is the default suffix of a copy's name, before the extension.
 const DefaultSuffix = "-aligned"
 
-// Bounds of what a job names, in bytes.
+// Limits, in bytes.
 const (
 	maxPath  = 4096
 	maxName  = 255
 	maxShort = 64
-	maxFiles = 256 // of an image
+	maxFiles = 256 // files of an image
 )
 
-// Names that are a token of a subject, a part of a key, and a name of a consumer.
+// names matches datastore names: they become tokens of subjects, parts of keys, and names of consumers.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // CheckName checks the name of a datastore.
@@ -85,7 +83,7 @@ var (
 	shards     = regexp.MustCompile(`^[0-9]{1,6}/[0-9]{1,6}$`)
 )
 
-// Check refuses a job that no worker could take: what is in a queue may come from anyone.
+// Check refuses a job that no worker could run. Jobs in a queue are untrusted.
 func (j *Job) Check() error {
 	short := len(j.Identity) <= maxShort && len(j.Again) <= maxShort
 	switch {
@@ -95,10 +93,10 @@ func (j *Job) Check() error {
 		return CheckName(j.Datastore)
 	case !filepath.IsLocal(j.Path) || !utf8.ValidString(j.Path) || strings.ContainsRune(j.Path, 0) ||
 		len(j.Path) > maxPath || filepath.Clean(j.Path) != j.Path:
-		return fmt.Errorf("path %.256q: must be in UTF-8, below the datastore, and plain: no .. or //, no ./ before "+
-			"it, no / after it", j.Path)
+		return fmt.Errorf("path %.256q: must be UTF-8 and below the datastore, without .., //, a leading ./ or a "+
+			"trailing /", j.Path)
 	case j.Kind != Scan && (j.Path == "." || j.Shard != "" || j.Again != ""):
-		return fmt.Errorf("%s of %.256q: must be an image, without a shard", j.Kind, j.Path)
+		return fmt.Errorf("%s of %.256q: must be one image, without a shard", j.Kind, j.Path)
 	case j.Kind == Align != (j.Suffix != ""), j.Suffix != "" && !suffixes.MatchString(j.Suffix):
 		return fmt.Errorf("suffix %.40q of a copy: must be letters, digits, _, ., + or -", j.Suffix)
 	case j.Boundary != "" && !boundaries.MatchString(j.Boundary):
@@ -106,39 +104,39 @@ func (j *Job) Check() error {
 	case j.Shard != "" && !shards.MatchString(j.Shard):
 		return fmt.Errorf("shard %.40q: must be K/N", j.Shard)
 	case len(j.Files) > maxFiles || slices.ContainsFunc(j.Files, File.strange):
-		return fmt.Errorf("files of %.256q: must be at most %d, in its folder", j.Path, maxFiles)
+		return fmt.Errorf("files of %.256q: must be at most %d files, in its folder", j.Path, maxFiles)
 	case !short:
-		return errors.New("identity of an image that is too long")
+		return errors.New("the identity of the image is too long")
 	}
 	return nil
 }
 
-// strange reports whether a file does not lie beside an image.
+// strange reports whether a file is not beside its image.
 func (f File) strange() bool {
 	return !filepath.IsLocal(f.Name) || filepath.Base(f.Name) != f.Name || f.Name == "." || len(f.Name) > maxName ||
 		!utf8.ValidString(f.Name) || strings.ContainsRune(f.Name, 0) || len(f.Identity) > maxShort
 }
 
-// ID returns the hash of what the job does: the same work is the same job.
+// ID returns the hash of a job's content: the same work is the same job.
 func (j *Job) ID() string {
 	b, err := json.Marshal(j)
 	if err != nil {
-		panic(err) // plain values: our own bug
+		panic(err) // cannot fail for plain values
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
-// Key returns the key of its record: the datastore and the ID.
+// Key returns the key of the job's record: datastore and ID.
 func (j *Job) Key() string { return j.Datastore + "." + j.ID() }
 
-// Dest returns where an aligned copy goes: beside the image.
+// Dest returns the path of the aligned copy, beside the image.
 func (j *Job) Dest() string {
 	ext := filepath.Ext(j.Path)
 	return strings.TrimSuffix(j.Path, ext) + j.Suffix + ext
 }
 
-// Flags returns the options as flags of trueup.
+// Flags returns the options as command-line flags of trueup.
 func (o *Options) Flags() (out []string) {
 	if o.Boundary != "" {
 		out = append(out, "--boundary", o.Boundary)
@@ -162,5 +160,5 @@ func (o *Options) Flags() (out []string) {
 	return out
 }
 
-// IdentityOf returns the identity of an image whose main file has a size in bytes, and a time in ns since 1970.
+// IdentityOf returns the identity of an image, from the size of its main file in bytes and its time in ns since 1970.
 func IdentityOf(size, modified int64) string { return fmt.Sprintf("%d@%d", size, modified) }

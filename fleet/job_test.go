@@ -196,13 +196,13 @@ func TestWorklist(t *testing.T) {
 	require.Contains(t, jobs, "strange.img")
 }
 
-// What is no worklist is refused with its line.
+// What is not a worklist is refused with its line.
 func TestNoWorklist(t *testing.T) {
 	t.Parallel()
 	const row = `{"schema":"trueup/1","event":"image"`
 	for text, want := range map[string]string{
-		"nothing": "line 1: no JSON object",
-		"\n{}":    "line 2: it is not written by trueup scan",
+		"nothing": "line 1: not a JSON object",
+		"\n{}":    "line 2: not written by trueup scan",
 		row + "}": "",
 		row + `,"state":"judged","verdict":"misaligned","path":"/x/a"}`: "line 1: a judged",
 		`{"schema":"trueup/2","event":"image"}`:                         "not written by trueup scan",
@@ -240,13 +240,15 @@ func TestPlain(t *testing.T) {
 	require.Equal(t, "x?y", fleet.Plain("x\u202ey"))
 }
 
-// A row that proposes no copy, since a move would put the data worse, is no job, whatever its verdict is.
+// TestRowsThatStayAreNoJobs queues neither a row without a proposed copy nor a package, which the result names.
 func TestRowsThatStayAreNoJobs(t *testing.T) {
 	const row = `{"schema":"trueup/1","event":"image","path":"/ds/%s","state":"judged","format":"raw",` +
 		`"verdict":"misaligned","priority":{%s},"files":[{"name":"x","size_bytes":512,"modified_ns":1}],` +
 		`"disks":[]}` + "\n"
 	list := fmt.Sprintf(row, "stays.img", `"class":13,"cost_percent":0,"reason":"it stays"`) +
-		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off","command":"trueup align off.img x.img"`)
+		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off","command":"trueup align off.img x.img"`) +
+		strings.Replace(fmt.Sprintf(row, "vm.ova", `"class":1,"command":"trueup align vm.ova x.ova"`), `"disks":[]`,
+			`"disks":[{"member":"vm.vmdk"}]`, 1)
 	w := fleet.Worklist{Kind: fleet.Align, Datastore: "ds1", Prefix: "/ds", Options: fleet.Options{Suffix: "-aligned"}}
 	var jobs []string
 	require.NoError(t, w.Read(strings.NewReader(list), func(j fleet.Job) error {
@@ -255,4 +257,5 @@ func TestRowsThatStayAreNoJobs(t *testing.T) {
 	}))
 	require.Equal(t, []string{"off.img"}, jobs)
 	require.Equal(t, map[string]int{"a move would put the data worse": 1}, w.Skipped)
+	require.Equal(t, []fleet.Refusal{{"vm.ova", "jobs cannot realign a package", "run trueup align on it"}}, w.Refused)
 }

@@ -7,35 +7,35 @@ import (
 	"strings"
 )
 
-// Metrics writes the text format of Prometheus, version 0.0.4. Errors come from Flush.
+// Metrics writes the Prometheus text format, version 0.0.4. Flush returns errors.
 type Metrics struct{ w *bufio.Writer }
 
-// NewMetrics returns a writer of metrics to w.
+// NewMetrics returns metrics that are written to w.
 func NewMetrics(w io.Writer) *Metrics { return &Metrics{bufio.NewWriter(w)} }
 
-// Sample is a number and the labels that distinguish it.
+// Sample is a value with its labels.
 type Sample struct {
 	labels string
 	value  any
 }
 
-// SampleOf returns a sample, of an integer or a float.
+// SampleOf returns a sample of an integer or a float.
 func SampleOf(labels string, value any) Sample { return Sample{labels, value} }
 
-// Labels returns the labels of a sample, of pairs of names and values.
+// Labels formats label names and values, given in pairs.
 func Labels(pairs ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	var out []string
 	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, pairs[i]+`="`+escape.Replace(Plain(pairs[i+1]))+`"`) // no line feed is left
+		out = append(out, pairs[i]+`="`+escape.Replace(Plain(pairs[i+1]))+`"`) // Plain has replaced line feeds
 	}
 	return strings.Join(out, ",")
 }
 
-// Gauge writes a metric. One without samples is left out: nothing was counted under any of its labels.
+// Gauge writes a gauge. Without samples it writes nothing.
 func (m *Metrics) Gauge(name, help string, samples ...Sample) { m.write("gauge", name, help, samples) }
 
-// Counter writes a metric that only grows while the program runs.
+// Counter writes a counter.
 func (m *Metrics) Counter(name, help string, samples ...Sample) {
 	m.write("counter", name, help, samples)
 }
@@ -54,5 +54,5 @@ func (m *Metrics) write(kind, name, help string, samples []Sample) {
 	}
 }
 
-// Flush writes what is left, and returns the first error.
+// Flush writes buffered data and returns the first error.
 func (m *Metrics) Flush() error { return m.w.Flush() }

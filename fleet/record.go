@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// State is what became of a job.
+// State is the state of a job.
 type State string
 
 // States.
@@ -17,41 +17,42 @@ const (
 	Queued    State = "queued"
 	Running   State = "running"
 	Done      State = "done"
-	Refused   State = "refused" // trueup has refused it, and will again
+	Refused   State = "refused" // trueup refused it, and would again
 	Cancelled State = "cancelled"
-	Dead      State = "dead" // it failed as often as it was delivered
+	Dead      State = "dead" // all tries failed
 )
 
-// States lists all states, in the order of reports.
+// States lists all states in display order.
 var States = []State{Running, Queued, Done, Refused, Cancelled, Dead}
 
-// Ended reports whether nothing more is done for the job.
+// Ended reports whether the state is final.
 func (s State) Ended() bool { return s != Queued && s != Running }
 
-// Record is what is known of a job.
+// Record is the known state of a job.
 type Record struct {
 	Job
 	State    State     `json:"state"`
-	Round    int       `json:"round,omitempty"`    // how often it was queued anew
-	Seq      uint64    `json:"sequence,omitempty"` // of its message; 0: none was delivered
-	Delivery int       `json:"delivery,omitempty"` // of the message, from 1
-	Worker   string    `json:"worker,omitempty"`   // that has, or had, the last delivery
-	Begun    bool      `json:"begun,omitempty"`    // a run was started in this round
-	Proved   bool      `json:"proved,omitempty"`   // the result of this delivery may get its name
-	Named    string    `json:"named,omitempty"`    // identity of the last copy that might get its name
-	Busy     int       `json:"busy,omitempty"`     // how often in a row its files were in use
+	Round    int       `json:"round,omitempty"`    // number of times it was queued again
+	Seq      uint64    `json:"sequence,omitempty"` // of its message; 0 before the first delivery
+	Delivery int       `json:"delivery,omitempty"` // number of the delivery, from 1
+	Worker   string    `json:"worker,omitempty"`   // of the last delivery
+	Begun    bool      `json:"begun,omitempty"`    // this round has started a run
+	Proved   bool      `json:"proved,omitempty"`   // the result of this delivery may get its final name
+	Named    string    `json:"named,omitempty"`    // identity of the last copy that might have its final name
+	Busy     int       `json:"busy,omitempty"`     // consecutive tries that found its files in use
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
 	Progress
-	Code    string `json:"code,omitempty"` // of the error, as JSON of trueup has it
+	Code    string `json:"code,omitempty"` // error code, from the JSON of trueup
 	Message string `json:"message,omitempty"`
-	Log     string `json:"log,omitempty"` // the last lines of the run that failed
-	// Result is what trueup has printed, if it is small. ResultFile names a large one, in the folder of the worker.
+	Log     string `json:"log,omitempty"` // last lines of the failed run
+	// Result is the output of trueup, if it is small. Otherwise ResultFile is the name of a file in the worker's
+	// folder.
 	Result     json.RawMessage `json:"result,omitempty"`
 	ResultFile string          `json:"result_file,omitempty"`
 }
 
-// Progress is how far the run of a job is, as trueup says it.
+// Progress is the progress of a run, as reported by trueup.
 type Progress struct {
 	Phase   string   `json:"phase,omitempty"`
 	Done    int64    `json:"done_bytes,omitempty"`
@@ -61,12 +62,12 @@ type Progress struct {
 	Seconds *float64 `json:"eta_seconds,omitempty"`
 }
 
-// Advanced reports whether work was done between two reports.
+// Advanced reports whether progress was made since another report.
 func (p Progress) Advanced(since Progress) bool {
 	return p.Phase != since.Phase || p.Done != since.Done || p.Images != since.Images || p.Found != since.Found
 }
 
-// Percent returns how much of the phase is done.
+// Percent returns the progress of the current phase.
 func (p Progress) Percent() int64 {
 	if p.Found > 0 {
 		return 100 * p.Images / p.Found
@@ -74,7 +75,7 @@ func (p Progress) Percent() int64 {
 	return int64(100 * float64(p.Done) / float64(max(p.Total, 1)))
 }
 
-// Copied returns how many bytes of its disk the job has copied, 0 unless it is done.
+// Copied returns the number of bytes copied by a finished job, otherwise 0.
 func (r *Record) Copied() int64 {
 	var result struct {
 		Copied int64 `json:"copied_bytes"`
@@ -85,13 +86,13 @@ func (r *Record) Copied() int64 {
 	return max(result.Copied, 0)
 }
 
-// codes are those of errors of trueup.
+// codes matches error codes of trueup.
 var codes = regexp.MustCompile(`^[a-z0-9_-]{0,64}$`)
 
-// IsCode reports whether a text is the code of an error, or empty.
+// IsCode reports whether a text is an error code, or empty.
 func IsCode(s string) bool { return codes.MatchString(s) }
 
-// ParseRecord reads a record.
+// ParseRecord decodes a record.
 func ParseRecord(b []byte) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
@@ -101,16 +102,16 @@ func ParseRecord(b []byte) (*Record, error) {
 	case err != nil:
 		return nil, err
 	case !slices.Contains(States, r.State):
-		return nil, fmt.Errorf("record of a job in state %.40q", r.State)
+		return nil, fmt.Errorf("record of a job: unknown state %.40q", r.State)
 	case !IsCode(r.Code):
-		return nil, fmt.Errorf("record of a job with code %.80q", r.Code)
+		return nil, fmt.Errorf("record of a job: invalid code %.80q", r.Code)
 	case r.ResultFile != "" && r.ResultFile != r.ResultName():
-		return nil, fmt.Errorf("record of a job with its result in %.80q, not %s", r.ResultFile, r.ResultName())
+		return nil, fmt.Errorf("record of a job: its result is in %.80q, not in %s", r.ResultFile, r.ResultName())
 	}
 	return &r, nil
 }
 
-// ResultName returns the name of a file with the result of the job.
+// ResultName returns the name of the result file of the job.
 func (r *Record) ResultName() string {
 	if r.Kind == Scan {
 		return r.Key() + ".ndjson"
@@ -118,7 +119,7 @@ func (r *Record) ResultName() string {
 	return r.Key() + ".json"
 }
 
-// Plain makes a text of an image or another program one line that a terminal shows as it is.
+// Plain makes text from an image or another program a single line without control characters.
 func Plain(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 || c >= 0x2028 && c <= 0x202e || c >= 0x2066 && c <= 0x2069 {

@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// generation are the scans of one folder that were submitted at once: its shards.
+// generation is a set of scans of one folder that were submitted together: its shards.
 type generation struct {
 	scans []*Record
-	waits bool   // for a scan
-	done  bool   // a scan of it
-	first uint64 // message of its scans that are done: messages have the order in which they were queued
+	waits bool   // a scan has not ended
+	done  bool   // a scan is done
+	first uint64 // lowest sequence number of finished scans; messages are numbered in the order of submission
 }
 
-// generations returns those of each folder, by what tells them apart.
+// generations groups scans by folder and submission.
 func generations(scans []*Record) map[string]map[string]*generation {
 	folders := map[string]map[string]*generation{}
 	for _, r := range scans {
@@ -37,7 +37,7 @@ func generations(scans []*Record) map[string]map[string]*generation {
 	return folders
 }
 
-// lastOf returns the last of the generations that has come to an end, or else the last that has results; nil for none.
+// lastOf returns the last complete generation, otherwise the last one with results, or nil.
 func lastOf(folder map[string]*generation) (last *generation) {
 	for _, g := range folder {
 		if g.done && (last == nil || last.waits && !g.waits || last.waits == g.waits && last.first < g.first) {
@@ -47,8 +47,7 @@ func lastOf(folder map[string]*generation) (last *generation) {
 	return last
 }
 
-// LastScans returns the scans of the last generation of each folder that has come to an end, or else of the last that
-// has results.
+// LastScans returns the scans of the last complete generation of each folder, otherwise of the last one with results.
 func LastScans(scans []*Record) (out []*Record) {
 	folders := generations(scans)
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
@@ -60,7 +59,7 @@ func LastScans(scans []*Record) (out []*Record) {
 	return out
 }
 
-// Superseded returns the scans that have ended and were followed by all of those that LastScans returns.
+// Superseded returns ended scans that are older than all scans of LastScans in their folder.
 func Superseded(scans []*Record) (out []*Record) {
 	for _, folder := range generations(scans) {
 		last := lastOf(folder)

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// A report is of the last scan of each folder that has come to an end, with all of its shards and with no others.
+// A report is of the last scan of each folder that has ended, with all of its shards and with no others.
 func TestLastScans(t *testing.T) {
 	t.Parallel()
 	scan := func(path, again, shard string, state fleet.State, seq uint64) *fleet.Record {

@@ -15,27 +15,27 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// Worklist makes jobs of what scans have found.
+// Worklist turns the results of scans into jobs.
 type Worklist struct {
 	Kind      Kind
 	Datastore string
-	Prefix    string // of the paths in the results: where the scan saw the datastore
+	Prefix    string // path of the datastore in the results
 	Options   Options
-	Match     *shell.Glob // of paths below the datastore; nil: all
-	Below     bool        // also images that are off the boundary only
+	Match     *shell.Glob // matches paths below the datastore; nil for all
+	Below     bool        // include images with the verdict below_boundary
 
 	Refused []Refusal
-	Skipped map[string]int // rows that are no jobs, by the reason
+	Skipped map[string]int // number of rows that are no jobs, by reason
 }
 
-// Refusal is an image of which no copy can be made.
+// Refusal is an image that cannot be queued.
 type Refusal struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// row is what a job needs to know of a row of trueup scan.
+// row is the part of a scan's row that jobs need.
 type row struct {
 	Schema    string `json:"schema"`
 	Event     string `json:"event"`
@@ -46,7 +46,7 @@ type row struct {
 	Verdict   string `json:"verdict"`
 	Accepted  *any   `json:"accepted"`
 	Priority  *struct {
-		Command string `json:"command"` // empty: no copy is proposed
+		Command string `json:"command"` // empty if no copy is proposed
 	} `json:"priority"`
 	Files []struct {
 		Name     string `json:"name"`
@@ -68,13 +68,13 @@ type row struct {
 	} `json:"disks"`
 }
 
-// mostRow bounds a line, in bytes, as trueup report does.
+// mostRow limits a line, in bytes, like trueup report.
 const mostRow = 64 << 20
 
-// schema is that of the results of trueup.
+// schema is the schema of scan results.
 const schema = "trueup/1"
 
-// Read reads rows, and calls use for each job.
+// Read reads rows and calls use for each job.
 func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
 	if w.Skipped == nil {
 		w.Skipped = map[string]int{}
@@ -88,10 +88,10 @@ func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
 		}
 		var r row
 		if err := json.Unmarshal(line, &r); err != nil {
-			return fmt.Errorf("line %d: no JSON object; name a file written by trueup scan -o json", n)
+			return fmt.Errorf("line %d: not a JSON object; name a file written by trueup scan -o json", n)
 		}
 		if r.Schema != schema || r.Event != "image" && r.Event != "summary" {
-			return fmt.Errorf("line %d: it is not written by trueup scan -o json", n)
+			return fmt.Errorf("line %d: not written by trueup scan -o json", n)
 		}
 		if r.Event == "summary" {
 			continue
@@ -111,7 +111,7 @@ func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
 	return lines.Err()
 }
 
-// job returns the job of a row, or why it is skipped. Neither is returned for one that is refused.
+// job returns the job of a row, or the reason to skip it. It returns neither for a refused image.
 func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	at, outside := w.below(r)
 	switch {
@@ -133,7 +133,8 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	for _, d := range r.Disks {
 		switch {
 		case d.Member != "":
-			return nil, "a package; use trueup align on it", nil
+			w.Refused = append(w.Refused, Refusal{at, "jobs cannot realign a package", "run trueup align on it"})
+			return nil, "", nil
 		case d.Unplanned != nil:
 			w.Refused = append(w.Refused, Refusal{at, Plain(d.Unplanned.Message), ""})
 			return nil, "", nil
@@ -160,10 +161,10 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	return j, "", nil
 }
 
-// NotBelow is the reason why a row outside of the datastore is no job.
+// NotBelow returns the reason to skip a row outside the datastore.
 func (w *Worklist) NotBelow() string { return "not below " + w.Prefix }
 
-// below returns the path of a row below the datastore.
+// below returns the path of a row relative to the datastore.
 func (w *Worklist) below(r *row) (at string, outside bool) {
 	at = r.Path
 	if b, err := base64.StdEncoding.DecodeString(r.PathBytes); err == nil && r.PathBytes != "" {

@@ -1,4 +1,4 @@
-// Package engine runs the server of NATS inside of this program, for a fleet that has none.
+// Package engine runs a NATS server inside this process.
 package engine
 
 import (
@@ -22,29 +22,30 @@ import (
 
 // Options of a server.
 type Options struct {
-	Store     string // folder
+	Store     string // path of the folder
 	Host      string
-	Port      int               // 0: any
-	Cert, Key string            // files for TLS; empty: none
-	Nkeys     string            // file with the public keys of all clients, one a line; empty: it wants none
-	Rights    Rights            // of keys with words behind them
-	Warn      func(text string) // receives warnings and errors of the server; nil: they are dropped
+	Port      int               // 0 for any free port
+	Cert, Key string            // PEM files; empty without TLS
+	Nkeys     string            // file with the public keys of all clients, one per line; empty if none are required
+	Rights    Rights            // of the keys followed by words
+	Warn      func(text string) // receives warnings and errors of the server; may be nil
 }
 
-// Rights returns the subjects that a client may publish to, nil for all, and the prefix of those that it receives on.
+// Rights returns the subjects that a client may publish to (nil for all), and the prefix of the subjects it may receive
+// on.
 type Rights func(key string, words []string) (publish []string, receive string, err error)
 
 // Engine is a running server.
 type Engine struct {
 	s    *server.Server
-	lock *os.File      // of its store
-	own  nkeys.KeyPair // of this program; nil: clients need none
+	lock *os.File      // holds the lock of the store
+	own  nkeys.KeyPair // key of this process; nil if clients need none
 }
 
-// startLimit is how long a server whose store is read may take to listen.
+// startLimit bounds the start of a server, including reading its store.
 const startLimit = time.Minute
 
-// Start starts a server. Beyond loopback it wants TLS and nkeys. The end of ctx ends the start only.
+// Start starts a server. Addresses other than loopback require TLS and nkeys. Cancelling ctx affects only the start.
 func Start(ctx context.Context, o Options) (*Engine, error) {
 	opts, own, err := o.server()
 	if err != nil {
@@ -66,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// start waits until the server listens, has failed, or ctx has ended.
+// start waits until the server listens or fails, or ctx is cancelled.
 func (e *Engine) start(ctx context.Context, warn func(string)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (e *Engine) start(ctx context.Context, warn func(string)) error {
 	}
 }
 
-// lockStore locks the folder of a store: two servers in it would lose jobs that were acknowledged.
+// lockStore locks the folder of a store: a second server on it would lose acknowledged jobs.
 func lockStore(store string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(store, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -112,10 +113,10 @@ func lockStore(store string) (*os.File, error) {
 	return f, nil
 }
 
-// logger passes on warnings and errors of the server.
+// logger forwards warnings and errors of the server.
 type logger struct {
 	warn  func(text string)
-	fatal chan error // the first reason not to start
+	fatal chan error // receives the first fatal error
 }
 
 func (l *logger) Warnf(format string, v ...any) {
@@ -138,12 +139,12 @@ func (l *logger) Noticef(string, ...any) {}
 func (l *logger) Debugf(string, ...any)  {}
 func (l *logger) Tracef(string, ...any)  {}
 
-// server returns the options as NATS has them, and the key of this program, if clients need one.
+// server returns NATS options, and the key of this process if clients need one.
 func (o *Options) server() (opts *server.Options, own nkeys.KeyPair, err error) {
 	opts = &server.Options{
 		ServerName: "trueup-fleet", Host: o.Host, Port: o.Port, JetStream: true, StoreDir: o.Store,
 		NoSigs: true, NoLog: true,
-		// A revision that was given out is never taken back: it is what keeps two workers apart.
+		// An acknowledged revision must survive a power cut: it keeps two workers apart.
 		SyncAlways: true, DisableJetStreamBanner: true, NoSystemAccount: true,
 	}
 	if opts.Port == 0 {
@@ -176,37 +177,38 @@ func (o *Options) server() (opts *server.Options, own nkeys.KeyPair, err error) 
 	return opts, own, nil
 }
 
-// Inside returns how this program connects to its server: without a listener, and with a key of this run alone.
+// Inside returns options for a connection within this process, without a listener and with a key of this run.
 func (e *Engine) Inside() []nats.Option {
 	options := []nats.Option{nats.InProcessServer(e.s)}
 	if e.own != nil {
-		public, _ := e.own.PublicKey() // it was asked before
+		public, _ := e.own.PublicKey() // Start has called it successfully
 		options = append(options, nats.Nkey(public, e.own.Sign))
 	}
 	return options
 }
 
-// allowed refuses a server that strangers could reach.
+// allowed refuses options that would expose the server to other hosts without protection.
 func (o *Options) allowed() error {
 	ip := net.ParseIP(o.Host)
 	switch {
 	case ip == nil:
 		return ondisk.In(ondisk.ErrUsage, "--listen %q: must be an IP address", o.Host)
 	case (o.Cert == "") != (o.Key == ""):
-		return ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key belong together; give both")
+		return ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key require each other")
 	case ip.IsLoopback():
 		return nil
 	case o.Cert == "":
-		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and needs TLS: give --tls-cert and --tls-key",
+		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and requires TLS; add --tls-cert and "+
+			"--tls-key",
 			o.Host)
 	case o.Nkeys == "":
-		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and needs --nkeys with the keys of all "+
-			"clients", o.Host)
+		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and requires the keys of all clients; add "+
+			"--nkeys FILE", o.Host)
 	}
 	return nil
 }
 
-// readKeys reads public nkeys of users, one a line, with words on their rights behind them, and comments behind #.
+// readKeys reads public user nkeys, one per line, each followed by optional words for its rights. A # starts a comment.
 func (o *Options) readKeys() (out []*server.NkeyUser, err error) {
 	b, err := os.ReadFile(o.Nkeys)
 	if err != nil {
@@ -219,7 +221,7 @@ func (o *Options) readKeys() (out []*server.NkeyUser, err error) {
 			continue
 		}
 		if !nkeys.IsValidPublicUserKey(words[0]) {
-			return nil, fmt.Errorf("%.80q is not the public nkey of a user, which begins with U", words[0])
+			return nil, fmt.Errorf("%.80q is not a public user nkey, which begins with U", words[0])
 		}
 		publish, receive, err := o.Rights(words[0], words[1:])
 		if err != nil {
@@ -235,15 +237,15 @@ func (o *Options) readKeys() (out []*server.NkeyUser, err error) {
 		out = append(out, user)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("it has no key, so that no client could connect")
+		return nil, errors.New("it contains no key, so no client could connect")
 	}
 	return out, nil
 }
 
-// URL returns where clients connect.
+// URL returns the URL for clients.
 func (e *Engine) URL() string { return e.s.ClientURL() }
 
-// Stop ends the server. Its store stays.
+// Stop ends the server and keeps its store.
 func (e *Engine) Stop() {
 	e.s.Shutdown()
 	e.s.WaitForShutdown()

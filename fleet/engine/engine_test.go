@@ -46,11 +46,11 @@ func TestNoOpenServers(t *testing.T) {
 	t.Parallel()
 	cert, key := disktest.Certificate(t)
 	for want, o := range map[string]engine.Options{
-		"needs TLS":        {Host: "0.0.0.0"},
-		"needs --nkeys":    {Host: "::", Cert: cert, Key: key},
-		"must be an IP":    {Host: "localhost"},
-		"belong together":  {Host: "127.0.0.1", Cert: cert},
-		"must be an IP ad": {Host: ""},
+		"requires TLS":       {Host: "0.0.0.0"},
+		"add --nkeys FILE":   {Host: "::", Cert: cert, Key: key},
+		"must be an IP":      {Host: "localhost"},
+		"require each other": {Host: "127.0.0.1", Cert: cert},
+		"must be an IP ad":   {Host: ""},
 	} {
 		o.Store = t.TempDir()
 		_, err := engine.Start(t.Context(), o)
@@ -61,7 +61,7 @@ func TestNoOpenServers(t *testing.T) {
 	for want, text := range map[string]string{
 		"must be reader":    public + " writer\n",
 		"datastore \"a.b\"": public + " worker a.b\n",
-		"no key":            "# none\n\n", "is not the public nkey": "UABC\n", "no such file": "",
+		"no key":            "# none\n\n", "is not a public user nkey": "UABC\n", "no such file": "",
 	} {
 		o := engine.Options{
 			Store: t.TempDir(), Host: "127.0.0.1", Nkeys: put(t, "keys", []byte(text)), Rights: queue.Rights,

@@ -52,7 +52,7 @@ type chaos struct {
 	records history
 }
 
-// member is a worker behind its own network.
+// member is a worker after its own network.
 type member struct {
 	*process
 	*proxy // nil: none
@@ -142,7 +142,7 @@ func (c *chaos) jump(t *testing.T, seconds int64) {
 	require.NoError(t, binary.Write(f, binary.NativeEndian, seconds)) // programs see it at once
 }
 
-// fill gives each datastore its images: small disks whose partition starts at LBA 63.
+// fill returns each datastore its images: small disks whose partition starts at LBA 63.
 func (c *chaos) fill(t *testing.T, images int) {
 	t.Helper()
 	const sectors = 4 << 11
@@ -186,7 +186,7 @@ func (c *chaos) watch(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for ctx.Err() == nil { // a server that is gone ends a list, or leaves it without an end
+		for ctx.Err() == nil { // a server that is missing ends a list, or leaves it without end
 			within, cancel := context.WithTimeout(ctx, time.Second)
 			_ = q.Watch(within, "", func(r *fleet.Record) { c.records.note(r, len(c.kinds)) })
 			cancel()
@@ -259,7 +259,7 @@ var faults = []fault{
 	}},
 	{"a worker is asked to end", 0, func(t *testing.T, c *chaos, m *member) func() {
 		t.Helper()
-		m.waitFor(t, "the worker begins") // it is connected
+		m.waitFor(t, "the worker starts") // it is connected
 		require.NoError(t, m.Process.Signal(syscall.SIGTERM))
 		require.NoError(t, m.Wait(), m.said.String())
 		return func() { c.enlist(t, m) }

@@ -95,8 +95,8 @@ func (c *cluster) lead(t *testing.T, urls string) (name string) {
 	return name
 }
 
-// TestChaosCluster is TestChaos with three servers, of which the leader is killed and frozen. It wants the nats-server
-// that TRUEUP_NATS names.
+// TestChaosCluster is TestChaos with three servers, of which the leader is killed and frozen. It requires the
+// nats-server that TRUEUP_NATS names.
 func TestChaosCluster(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv("TRUEUP_NATS")

@@ -9,14 +9,14 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// complete has the shell offer what a flag takes, by its name in help texts, and files nowhere else: paths of jobs are
-// below a datastore, and numbers of jobs come from a server.
+// complete adds shell completion of flag values, selected by the placeholder in the flag's help. Nothing else completes
+// to files: job paths are relative to a datastore, and job IDs come from a server.
 func complete(cmd *cobra.Command) {
 	offer := func(f *pflag.Flag) {
 		name, _ := pflag.UnquoteUsage(f)
 		if by := offers(name); by != nil {
 			if err := cmd.RegisterFlagCompletionFunc(f.Name, by); err != nil {
-				panic(err) // the flag does not exist: our own bug
+				panic(err) // only for an unknown flag, which is a bug
 			}
 		}
 	}

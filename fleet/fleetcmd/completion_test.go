@@ -21,7 +21,7 @@ func TestCompletion(t *testing.T) {
 		"worker --trueup ": ":0", "serve --store ": ":16", "worker --folder ": ":16",
 		"worker --datastore ds": ":4", "worker --datastore ds7=/v": ":16", "submit align --datastore ds7=": ":16",
 		"status --state ": "running queued done refused cancelled dead :4",
-		"submit a":        "align\tHave aligned copies of images written beside them :4",
+		"submit a":        "align\tQueue aligned copies of images, written beside them :4",
 	} {
 		var out, errOut bytes.Buffer
 		args := append([]string{"__complete"}, strings.Split(line, " ")...)

@@ -226,7 +226,7 @@ func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	image := s.disk(t, "a.img")
-	require.Equal(t, "1 job queued.\n", s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img"))
+	require.Equal(t, "1 job queued\n", s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img"))
 	first := s.worker(t, slow(t)...)
 	s.until(t, copying)
 	first.kill()
@@ -241,8 +241,8 @@ func TestKilledWorker(t *testing.T) {
 	require.True(t, bytes.Equal(want(t, image), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 }
 
-// A worker that is frozen while its run comes to its end does not publish when it wakes up: the job is another's. Two
-// runs never write one image at once.
+// A worker that is frozen while its run ends does not publish when it wakes up: the job is another's. Two runs never
+// write one image at once.
 func TestFrozenWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -256,7 +256,7 @@ func TestFrozenWorker(t *testing.T) {
 	s.until(t, func(r *fleet.Record) bool { return r.Code == "busy" })
 	require.NoFileExists(t, filepath.Join(s.root, "a-aligned.img"))
 	require.NoError(t, frozen.Process.Signal(syscall.SIGCONT))
-	frozen.waitFor(t, "the job is left to others")
+	frozen.waitFor(t, "the job is left to other workers")
 	r := s.until(t, ended)
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Contains(t, other.said.String(), "by another run of trueup")
@@ -322,7 +322,7 @@ func TestFrozenBeforeTheFence(t *testing.T) {
 			require.Equal(t, fleet.Done, r.State, r.Message)
 			before := s.sums(t)
 			require.NoError(t, frozen.Process.Signal(syscall.SIGCONT))
-			frozen.waitFor(t, "the job is left to others")
+			frozen.waitFor(t, "the job is left to other workers")
 			require.Equal(t, before, s.sums(t))
 			if at.kind == "align" {
 				image = filepath.Join(s.root, "a-aligned.img")
@@ -332,7 +332,7 @@ func TestFrozenBeforeTheFence(t *testing.T) {
 	}
 }
 
-// The server is killed and starts again on its store in the middle of a job, which goes on without another delivery.
+// The server is killed and starts again on its store in the middle of a job, which continues without another delivery.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -358,11 +358,11 @@ func TestServerIsAwayAndNoLocks(t *testing.T) {
 	w := s.worker(t, append(slow(t), "--ack-wait", "6s")...)
 	s.until(t, copying)
 	s.server.kill()
-	w.waitFor(t, "the file system knows no locks")
+	w.waitFor(t, "the file system has no locks")
 	require.NoFileExists(t, filepath.Join(s.root, "a-aligned.img"))
 }
 
-// A job that is cancelled ends, and what it wrote is removed. Queued anew, it is done.
+// A job that is cancelled ends, and what it wrote is removed. Queued again, it is done.
 func TestCancelledJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -408,7 +408,7 @@ func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	}
 }
 
-// A worker that is asked to end gives its job back, and the next one goes on at once.
+// A worker that is asked to end gives its job back, and the next one continues at once.
 func TestEndedWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -418,7 +418,7 @@ func TestEndedWorker(t *testing.T) {
 	s.until(t, copying)
 	require.NoError(t, first.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, first.Wait(), first.said.String())
-	require.Contains(t, first.said.String(), "the job is given back")
+	require.Contains(t, first.said.String(), "the job was returned to the queue")
 	s.worker(t)
 	require.Equal(t, fleet.Done, s.until(t, ended).State)
 	s.requireOnly(t, "a.img", "a-aligned.img")

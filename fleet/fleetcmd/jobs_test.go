@@ -44,13 +44,13 @@ func (s *site) jobs(t *testing.T) map[string]*fleet.Record {
 	return out
 }
 
-// strange gives a disk boot code that trueup does not know.
+// strange returns a disk boot code that trueup does not know.
 func strange(t *testing.T, path string) {
 	t.Helper()
 	disktest.WriteAt(t, path, 0, []byte("\xfa\x33\xc0strange code"))
 }
 
-// Images that a scan found are realigned once, and those that are refused are no jobs.
+// Images that a scan found are realigned once, and those that are refused are not jobs.
 func TestLibrary(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -150,7 +150,7 @@ func TestRefusedJobs(t *testing.T) {
 	require.Contains(t, s.run(t, "", "status", "--state", "refused"), "strange.img")
 }
 
-// A worker that was ended behind the name of the copy leaves a job whose next worker proves what is there. Of a copy
+// A worker that was ended after the name of the copy leaves a job whose next worker proves what is there. Of a copy
 // that another has written there nothing is believed.
 func TestPublishedBefore(t *testing.T) {
 	t.Parallel()
@@ -186,7 +186,7 @@ func TestPublishedBefore(t *testing.T) {
 }
 
 // A worker whose trueup is of another version takes no job, and gives the one back that shows it: a flag that an old
-// program does not know is no fault of the job.
+// program does not know is not a fault of the job.
 func TestOtherVersion(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -207,11 +207,11 @@ exit 64
 			"worker", "--once", "--nats", s.url, "--datastore", "ds1=" + s.root, "--trueup", program, "--folder", dir,
 		}
 		require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &log, &log), log.String())
-		require.Contains(t, log.String(), "has version old, and this worker is of test")
+		require.Contains(t, log.String(), "has version old, but this worker has version test")
 		return log.String()
 	}
-	require.NotContains(t, worker("old"), "the job begins")
-	require.Contains(t, worker("test"), "the job is given back")
+	require.NotContains(t, worker("old"), "the job starts")
+	require.Contains(t, worker("test"), "the job was returned to the queue")
 	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
 	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
@@ -236,10 +236,10 @@ func TestDrainedDatastore(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	const byName = "Workers take no jobs of datastore ds1, until trueup-fleet drain --off --datastore ds1.\n"
+	const byName = "Workers take no jobs of datastore ds1. To undo: trueup-fleet drain --off --datastore ds1\n"
 	require.Equal(t, byName, s.run(t, "", "drain", "--datastore", "ds1"))
 	require.Contains(t, s.run(t, "", "status"), "drained")
-	require.Equal(t, "Workers take no jobs of any datastore, until trueup-fleet drain --off.\n"+byName,
+	require.Equal(t, "Workers take no jobs of any datastore. To undo: trueup-fleet drain --off\n"+byName,
 		s.run(t, "", "drain"))
 	require.Equal(t, byName, s.run(t, "", "drain", "--off"), "one of the two stays in force")
 	s.once(t, 0)
@@ -282,7 +282,7 @@ func TestUsage(t *testing.T) {
 	args := []string{"status", "--nats", "nats://127.0.0.1:1"}
 	require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &out, &out))
 	require.Contains(t, out.String(), "nats://127.0.0.1:1")
-	require.Contains(t, out.String(), "trueup-fleet serve runs a server")
+	require.Contains(t, out.String(), "start a server with trueup-fleet serve")
 	for _, c := range fleetcmd.Commands("test").Commands() {
 		out.Reset()
 		args := []string{c.Name(), "--help"}
@@ -344,7 +344,7 @@ func TestServerIsAwayAtFirst(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
 	disktest.WaitFor(t, "the worker to miss the server", func() bool {
-		return strings.Contains(log.String(), "no job can be taken now")
+		return strings.Contains(log.String(), "jobs cannot be taken now")
 	})
 	p.set(false, false)
 	require.Equal(t, fleet.Done, s.until(t, func(r *fleet.Record) bool { return r.State.Ended() }).State)

@@ -127,7 +127,7 @@ func TestMetricsOfAWorker(t *testing.T) {
 	require.Greater(t, series(t, text, "trueup_fleet_worker_copied_bytes_total", "datastore")["ds1"], float64(16<<20))
 	page, _ := s.shown(t)
 	disktest.WaitFor(t, "the worker", func() bool {
-		return strings.Contains(body(t, page), "1 job at once of each of: ds1")
+		return strings.Contains(body(t, page), "1 job at once for each of: ds1")
 	})
 }
 

@@ -20,17 +20,19 @@ import (
 )
 
 func newReport(b *base) *cobra.Command {
-	program, datastore, folder := "", "", ""
+	program, datastore, folder, format, file := "", "", "", "", ""
 	cmd := &cobra.Command{
 		Use:   "report [-- FLAGS]",
-		Short: "Make one report of the scans of the fleet",
-		Long: `Has trueup report make a report of the last scan of each folder of each datastore. FLAGS are those of
-trueup report. Large results are files on the host that scanned: what is not here is named, and the exit code is 1.`,
+		Short: "Make one report of all scans of the fleet",
+		Long: `Runs trueup report on the last scan of each folder of each datastore. FLAGS are further flags of trueup
+report. Large results are files on the host that scanned: if some are missing here, they are named, and the exit code is
+1.`,
 		Example: `  trueup-fleet report
-  trueup-fleet report -- -o html --out morning.html`,
+  trueup-fleet report -o html --out morning.html
+  trueup-fleet report -- --fail-on 4K`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
-				return usage("report takes FLAGS of trueup report behind --")
+				return usage("put flags of trueup report after --: trueup-fleet report -- FLAGS")
 			}
 			trueup, err := findTrueup(program)
 			if err != nil {
@@ -42,17 +44,25 @@ trueup report. Large results are files on the host that scanned: what is not her
 				if b.json {
 					args = append(args, "--json")
 				}
+				if format != "" {
+					args = append(args, "--output", format)
+				}
+				if file != "" {
+					args = append(args, "--out", file)
+				}
 				return report(cmd.Context(), q, datastore, folder, run, args)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&program, "trueup", "", "`FILE` of trueup (default: beside this program, or in PATH)")
-	cmd.Flags().StringVar(&folder, "folder", resultsFolder, "find large results in `DIR`, as that of worker")
+	cmd.Flags().StringVar(&program, "trueup", "", "run trueup from `FILE` (default: beside this program, or in PATH)")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "print the report as `FORMAT`, like trueup report")
+	cmd.Flags().StringVar(&file, "out", "", "write the report to `FILE`")
+	cmd.Flags().StringVar(&folder, "folder", resultsFolder, "look for large results in `DIR`, like worker --folder")
 	cmd.Flags().StringVar(&datastore, "datastore", "", "only scans of datastore `NAME`")
 	return cmd
 }
 
-// report runs trueup report with the results of the last scans, which are in the queue or in a folder.
+// report runs trueup report on the results of the last scans, which are in the queue or in a folder.
 func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *exec.Cmd, args []string) error {
 	var scans []*fleet.Record
 	err := q.Each(ctx, datastore, func(r *fleet.Record) {
@@ -84,7 +94,7 @@ func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *
 		}
 	}
 	if found == 0 {
-		return errors.New("no results of a scan are here; trueup-fleet submit scan queues one")
+		return errors.New("there are no results of a scan; to queue one: trueup-fleet submit scan --datastore NAME")
 	}
 	err = run.Run()
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -97,19 +107,19 @@ func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *
 	return err
 }
 
-// reportCache keeps a report for those who ask soon after another. Its methods may be called by several goroutines.
+// reportCache caches a report for maxAge. It is safe for concurrent use.
 type reportCache struct {
 	make func(ctx context.Context, out *os.File) error
 
 	mu   sync.Mutex
-	file *os.File // nil: not made yet
+	file *os.File // nil until the first report
 	made time.Time
 }
 
-// maxAge is how old a report may be that is shown again.
+// maxAge is the maximum age of a cached report.
 const maxAge = time.Minute
 
-// get returns the report, and makes it first if it is old or was never made. What is replaced can be read to its end.
+// get returns the cached report, and renews it if it is missing or too old. Readers of the old report can still finish.
 func (c *reportCache) get(ctx context.Context) (io.Reader, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,11 +128,11 @@ func (c *reportCache) get(ctx context.Context) (io.Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = os.Remove(out.Name()) // a kill leaves nothing then; Windows keeps what is open
+		_ = os.Remove(out.Name()) // so that nothing is left after a kill; Windows refuses, because the file is open
 		err = c.make(ctx, out)
 		if code, ok := errors.AsType[exitError](err); ok {
 			err = nil
-			if st, _ := out.Stat(); st == nil || st.Size() == 0 { // codes of images that are misaligned are no errors
+			if st, _ := out.Stat(); st == nil || st.Size() == 0 { // exit codes for misaligned images are no errors
 				err = fmt.Errorf("trueup report ended with code %d", int(code))
 			}
 		}
@@ -138,9 +148,9 @@ func (c *reportCache) get(ctx context.Context) (io.Reader, error) {
 	return io.NewSectionReader(c.file, 0, st.Size()), nil
 }
 
-var errMissing = errors.New("not in the report")
+var errMissing = errors.New("missing in the report")
 
-// resultOf returns the file with the rows of a scan.
+// resultOf returns the path of a file with the rows of a scan.
 func resultOf(ctx context.Context, q *queue.Queue, r *fleet.Record, dir, folder string) (string, error) {
 	if r.State != fleet.Done {
 		return "", fmt.Errorf("%w: %s", errMissing, line(r))
@@ -158,8 +168,8 @@ func resultOf(ctx context.Context, q *queue.Queue, r *fleet.Record, dir, folder 
 		return "", err
 	}
 	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
-		return "", fmt.Errorf("%w: the rows of %s %s, which are too many for the queue; they are in %s in the "+
-			"--folder of worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
+		return "", fmt.Errorf("%w: the rows of %s %s are too many for the queue, and are in %s in the --folder of "+
+			"worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
 	}
 	return path, nil
 }

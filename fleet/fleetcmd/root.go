@@ -28,12 +28,12 @@ const (
 	exitUsage   = 64
 )
 
-// exitError ends a command as a trueup ended that has said why.
+// exitError is the exit code of a command whose message has been printed by trueup.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// base has the flags of all commands.
+// base holds the flags of all commands.
 type base struct {
 	version string
 	json    bool
@@ -47,7 +47,7 @@ func Main(version string, args []string) int {
 	return Run(ctx, version, args, os.Stdin, os.Stdout, os.Stderr)
 }
 
-// Run runs a command until its end, or that of the context, and returns its exit code.
+// Run runs a command until it ends or the context is cancelled, and returns its exit code.
 func Run(ctx context.Context, version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	root := newRoot(version)
 	root.SetArgs(args)
@@ -68,24 +68,24 @@ func Run(ctx context.Context, version string, args []string, in io.Reader, out, 
 	return exitFailed
 }
 
-// usage returns the error of a command line that cannot be right.
+// usage returns an error for wrong usage.
 func usage(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 
-// Commands returns the tree of all commands, for manual pages and completions.
+// Commands returns the command tree, for manual pages and completions.
 func Commands(version string) *cobra.Command { return newRoot(version) }
 
-// Exits lists exit codes of a command, each with what it means; a code that is empty is that before it.
+// Exits lists the exit codes of a command with their meanings. An empty code repeats the previous one.
 func Exits(command string) (out [][2]string) {
 	out = [][2]string{{"0", "done"}, {"1", "error"}}
 	switch command {
 	case "serve", "watch":
 		out[0][1] = "ended by a signal"
 	case "worker":
-		out[0][1] = "ended by a signal; with --once: no job waits, and none was refused or failed"
-		out = append(out, [2]string{"", "with --once: a job failed at its last try by this worker, or is dead"},
+		out[0][1] = "ended by a signal; with --once: no job is waiting, and none was refused or failed"
+		out = append(out, [2]string{"", "with --once: a job failed in its last try by this worker, or is dead"},
 			[2]string{"4", "with --once: a job was refused, and none failed"})
 	case "report":
-		out = append(out, [2]string{"", "results of a scan are missing; all other codes are those of trueup report"})
+		out = append(out, [2]string{"", "results of a scan are missing; all other codes as in trueup report"})
 	}
 	return append(out, [2]string{"64", "wrong usage"})
 }
@@ -94,9 +94,9 @@ func newRoot(version string) *cobra.Command {
 	b := &base{version: version}
 	root := &cobra.Command{
 		Use:   "trueup-fleet",
-		Short: "Have many hosts scan and realign the images of their datastores",
-		Long: `trueup-fleet keeps jobs in NATS JetStream: serve runs it in this program, and --nats names the server
-of the other commands. A worker runs on each host, and does the jobs of the datastores that the host sees with trueup.`,
+		Short: "Scan and realign the images of datastores on many hosts",
+		Long: `trueup-fleet keeps jobs in NATS JetStream. serve runs a server inside this program; the other commands
+connect to it, or to the server of --nats. A worker on each host runs the jobs of the datastores that the host sees.`,
 		Example: `  trueup-fleet serve --store /var/lib/trueup-fleet
   trueup-fleet worker --datastore ds7=/vmfs/ds7
   trueup scan -o json /vmfs/ds7 | trueup-fleet submit align --datastore ds7=/vmfs/ds7 --worklist -
@@ -117,11 +117,11 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	f := root.PersistentFlags()
-	f.BoolVar(&b.json, "json", false, "print the result as JSON, one object a line")
-	f.StringVar(&b.queue.URL, "nats", "nats://127.0.0.1:4222", "`URL` of the server")
-	f.StringVar(&b.queue.Seed, "nkey", "", "`FILE` with the seed of the nkey to connect with")
-	f.StringVar(&b.queue.CA, "tls-ca", "", "check the server's certificate by those in `FILE`")
-	f.IntVar(&b.queue.Replicas, "replicas", 0, "have a cluster keep `N` copies of the jobs (1 at first)")
+	f.BoolVar(&b.json, "json", false, "print the result as JSON, one object per line")
+	f.StringVar(&b.queue.URL, "nats", "nats://127.0.0.1:4222", "connect to the server at `URL`")
+	f.StringVar(&b.queue.Seed, "nkey", "", "read the seed of the client's nkey from `FILE`")
+	f.StringVar(&b.queue.CA, "tls-ca", "", "verify the server's certificate with the CA certificates in `FILE`")
+	f.IntVar(&b.queue.Replicas, "replicas", 0, "keep each job on `N` servers of a cluster (1 at first)")
 	root.AddCommand(newServe(b), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
 		newDrain(b), newDead(b), newReport(b), newVersion(b))
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
@@ -134,7 +134,7 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	return root
 }
 
-// helpExits lists the exit codes of a command behind its help.
+// helpExits appends the exit codes of a command to its help.
 func helpExits(cmd *cobra.Command) {
 	if !cmd.HasParent() {
 		return
@@ -153,7 +153,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// with calls use with a connection to the queue.
+// with opens the queue for the duration of use.
 func (b *base) with(ctx context.Context, use func(q *queue.Queue) error) error {
 	q, err := queue.Open(ctx, b.queue)
 	if err != nil {
@@ -163,11 +163,12 @@ func (b *base) with(ctx context.Context, use func(q *queue.Queue) error) error {
 	return use(q)
 }
 
-// newVersion is as the command of trueup.
+// newVersion returns the command version, like that of trueup.
 func newVersion(b *base) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: noArguments,
-		Long: "Prints the version of trueup-fleet. JSON also has the version of the Go tool chain that built it.",
+		Long: "Prints the version of trueup-fleet. JSON also contains the version of the Go toolchain that built " +
+			"it.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := struct {
 				Version string `json:"version"`
@@ -178,11 +179,11 @@ func newVersion(b *base) *cobra.Command {
 	}
 }
 
-// logged has the flag of commands that write a log.
+// logged adds the flag --log-json to a command.
 type logged struct{ asJSON bool }
 
 func (l *logged) register(fs *pflag.FlagSet) {
-	fs.BoolVar(&l.asJSON, "log-json", false, "write the log as lines of JSON")
+	fs.BoolVar(&l.asJSON, "log-json", false, "write the log as JSON lines")
 }
 
 func (l *logged) logger(w io.Writer) *slog.Logger {
@@ -192,7 +193,7 @@ func (l *logged) logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil))
 }
 
-// print prints a result: as JSON, or as text by show.
+// print writes a result as JSON, or as text with show.
 func (b *base) print(out io.Writer, v any, show func(w io.Writer)) error {
 	if b.json {
 		return json.NewEncoder(out).Encode(v)

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/fleet/web"
 )
 
-// serveFlags are those of serve.
+// serveFlags holds the flags of serve.
 type serveFlags struct {
 	*base
 	logged
@@ -34,12 +34,12 @@ func newServe(b *base) *cobra.Command {
 	f := serveFlags{base: b, engine: engine.Options{Rights: queue.Rights}}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the server of a fleet that has none, and its page",
-		Long: `Runs the server that keeps the jobs, until it is ended. What it knows is in the folder of --store: a
-server that starts there again goes on. It listens on loopback. Beyond that it wants TLS, and the public nkeys of
-all clients. With --nats it runs no server, and has only the page and the metrics of that one.
+		Short: "Run the server of a fleet and its page",
+		Long: `Runs the server that keeps the jobs, until it is ended. Its state is in the folder of --store, and the next
+run continues from there. By default it listens on loopback; other addresses require TLS and the public nkeys of all
+clients. With --nats, it runs no server, and serves only the page and the metrics of the server at that URL.
 
---page shows the fleet to people, and changes nothing. Beyond loopback it wants TLS and a --token, as --metrics does.`,
+--page serves a read-only page of the fleet. Beyond loopback, --page and --metrics require TLS and a --token.`,
 		Example: `  trueup-fleet serve --store /var/lib/trueup-fleet --page :8080
   trueup-fleet serve --store /var/lib/trueup-fleet --listen 10.0.0.7:4222 --tls-cert server.pem --tls-key server.key \
     --nkeys keys
@@ -49,15 +49,16 @@ all clients. With --nats it runs no server, and has only the page and the metric
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.engine.Store, "store", "trueup-fleet", "keep the jobs in `DIR`")
-	fs.StringVar(&f.listen, "listen", "127.0.0.1:4222", "listen on `ADDRESS:PORT`; port 0 is any that is free")
-	fs.StringVar(&f.engine.Cert, "tls-cert", "", "certificate of the server and of the page, in `FILE`")
-	fs.StringVar(&f.engine.Key, "tls-key", "", "key of the certificate, in `FILE`")
-	fs.StringVar(&f.engine.Nkeys, "nkeys", "", "`FILE` with the public nkeys of all clients, and their rights")
-	fs.StringVar(&f.page, "page", "", "show the fleet on a page at `ADDRESS:PORT`, or on loopback at :PORT")
-	fs.StringVar(&f.metrics, "metrics", "", "have /metrics for Prometheus at `ADDRESS:PORT`; the page has it, too")
-	fs.StringVar(&f.token, "token", "", "have page and metrics ask for the token in `FILE`")
-	fs.StringVar(&f.program, "trueup", "", "`FILE` of trueup for the report (default: beside this program, or in PATH)")
-	fs.StringVar(&f.folder, "folder", resultsFolder, "find large results for the report in `DIR`, as that of worker")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:4222", "listen on `ADDRESS:PORT`; 0 means any free port")
+	fs.StringVar(&f.engine.Cert, "tls-cert", "", "read the certificate of server and page from `FILE`")
+	fs.StringVar(&f.engine.Key, "tls-key", "", "read the key of the certificate from `FILE`")
+	fs.StringVar(&f.engine.Nkeys, "nkeys", "", "read the public nkeys and rights of all clients from `FILE`")
+	fs.StringVar(&f.page, "page", "", "serve a page of the fleet at `ADDRESS:PORT`; :PORT means loopback")
+	fs.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus at `ADDRESS:PORT`, and beside the page")
+	fs.StringVar(&f.token, "token", "", "require the token in `FILE` for page and metrics")
+	fs.StringVar(&f.program, "trueup", "", "run trueup for the report from `FILE` (default: beside this program, or in PATH)")
+	fs.StringVar(&f.folder, "folder", resultsFolder, "look for large results for the report in `DIR`, like worker "+
+		"--folder")
 	f.register(fs)
 	return cmd
 }
@@ -76,7 +77,7 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	} else if f.page+f.metrics == "" {
-		return usage("serve with --nats runs no server; name a --page, or --metrics")
+		return usage("with --nats, serve runs no server; add --page or --metrics")
 	}
 	if f.page+f.metrics == "" {
 		<-cmd.Context().Done()
@@ -85,7 +86,7 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 	return f.with(cmd.Context(), func(q *queue.Queue) error { return f.show(cmd, q, log) })
 }
 
-// start starts the server of NATS.
+// start starts the NATS server.
 func (f *serveFlags) start(ctx context.Context, log *slog.Logger) (*engine.Engine, error) {
 	host, port, err := net.SplitHostPort(f.listen)
 	if err == nil {
@@ -102,7 +103,7 @@ func (f *serveFlags) start(ctx context.Context, log *slog.Logger) (*engine.Engin
 	return engine.Start(ctx, f.engine)
 }
 
-// show serves page and metrics until the context ends.
+// show serves the page and the metrics until the context is cancelled.
 func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) error {
 	o := overview.New()
 	defer web.Follow(q, o)()
@@ -139,7 +140,7 @@ func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) 
 	return nil
 }
 
-// open starts to serve a site, and says where.
+// open starts a site and prints its URL.
 func (f *serveFlags) open(cmd *cobra.Command, flag, address string, site web.Site) (stop func(), err error) {
 	s, err := web.Start(web.Options{
 		Flag: flag, Address: address, Cert: f.engine.Cert, Key: f.engine.Key, Token: f.token,

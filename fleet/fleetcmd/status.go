@@ -18,19 +18,19 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// status is the result of status.
+// status is the result of the command status.
 type status struct {
 	Datastores map[string]map[fleet.State]int `json:"datastores"`
 	Drained    []string                       `json:"drained"`
 	Running    []*fleet.Record                `json:"running"`
-	Jobs       []*fleet.Record                `json:"jobs,omitempty"` // in the state that was asked for
+	Jobs       []*fleet.Record                `json:"jobs,omitempty"` // in the requested state
 }
 
 func newStatus(b *base) *cobra.Command {
 	datastore, state := "", ""
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how many jobs there are, and how far those are that run",
+		Short: "Show the number of jobs by state, and the progress of running jobs",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			states := make([]string, 0, len(fleet.States))
@@ -54,7 +54,7 @@ func newStatus(b *base) *cobra.Command {
 	return cmd
 }
 
-// readStatus counts all jobs, and keeps those that run or are in a state.
+// readStatus counts all jobs. It keeps the running ones and those in state listed.
 func readStatus(ctx context.Context, q *queue.Queue, datastore string, listed fleet.State) (*status, error) {
 	s := &status{Datastores: map[string]map[fleet.State]int{}, Drained: []string{}, Running: []*fleet.Record{}}
 	err := q.Each(ctx, datastore, func(r *fleet.Record) {
@@ -111,7 +111,7 @@ func (s *status) show(w io.Writer) {
 	}
 }
 
-// line shows a job.
+// line formats a job as one line.
 func line(r *fleet.Record) string {
 	text := fmt.Sprintf("%s  %s %s: %s", r.Key(), r.Kind, fleet.Plain(r.Path), r.State)
 	if r.State == fleet.Running {
@@ -149,7 +149,7 @@ func newWatch(b *base) *cobra.Command {
 	return cmd
 }
 
-// newChange returns a command that changes jobs, which are named by their keys.
+// newChange returns a command that changes the jobs with the given keys.
 func newChange(
 	b *base, name, short, long string, change func(q *queue.Queue) func(context.Context, string) (*fleet.Record, error),
 ) *cobra.Command {
@@ -157,7 +157,7 @@ func newChange(
 		Use: name + " JOB...", Short: short, Long: long,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s takes a JOB, none given; trueup-fleet status --state queued shows them", name)
+				return usage("%s takes a JOB, none given; trueup-fleet status --state queued lists jobs", name)
 			}
 			return nil
 		},
@@ -180,21 +180,21 @@ func newChange(
 }
 
 func newCancel(b *base) *cobra.Command {
-	return newChange(b, "cancel", "Have jobs not be done",
-		`Cancels jobs that wait or run. The worker ends the run at its next checkpoint, and removes what the copy wrote.
-A job that is complete but for its name is not cancelled.`,
+	return newChange(b, "cancel", "Cancel jobs",
+		`Cancels waiting and running jobs. The worker ends the run at its next checkpoint, and removes the partial copy.
+A job whose copy only lacks its final name cannot be cancelled.`,
 		func(q *queue.Queue) func(context.Context, string) (*fleet.Record, error) { return q.Cancel })
 }
 
 func newRetry(b *base) *cobra.Command {
 	force := false
-	cmd := newChange(b, "retry", "Queue jobs anew that ended without success",
-		`Queues jobs anew that are dead, refused or cancelled. A copy goes on with what it has written. With --force
-also jobs that are done, whose copy was removed or renamed.`,
+	cmd := newChange(b, "retry", "Queue unsuccessful jobs again",
+		`Queues dead, refused or cancelled jobs again. A verified copy is used; any other is written again. With
+--force, also queues finished jobs again, whose copies must have been removed or renamed.`,
 		func(q *queue.Queue) func(context.Context, string) (*fleet.Record, error) {
 			return func(ctx context.Context, key string) (*fleet.Record, error) { return q.Retry(ctx, key, force) }
 		})
-	cmd.Flags().BoolVar(&force, "force", false, "also jobs that are done")
+	cmd.Flags().BoolVar(&force, "force", false, "also queue finished jobs again")
 	return cmd
 }
 
@@ -202,10 +202,10 @@ func newDrain(b *base) *cobra.Command {
 	datastore, off := "", false
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Have workers take no more jobs, and end those that they have",
-		Long: `Has workers take no more jobs, of one datastore or of all, until drain --off, and shows what is drained.
-drain --off without --datastore leaves those drained that were drained by their names. A worker that waits for a job at
-this moment can take one more.`,
+		Short: "Stop workers from taking more jobs; running jobs continue",
+		Long: `Stops workers from taking jobs of one datastore, or of all, until drain --off, and shows what is drained.
+drain --off without --datastore does not affect datastores that were drained by name. A worker that is waiting for a
+job at this moment can take one more.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if datastore != "" {
@@ -227,26 +227,26 @@ this moment can take one more.`,
 		},
 	}
 	cmd.Flags().StringVar(&datastore, "datastore", "", "only of datastore `NAME`")
-	cmd.Flags().BoolVar(&off, "off", false, "have them take jobs again")
+	cmd.Flags().BoolVar(&off, "off", false, "let workers take jobs again")
 	return cmd
 }
 
-// drains is the result of drain.
+// drains is the result of the command drain.
 type drains struct {
 	All        bool     `json:"all"`
-	Datastores []string `json:"datastores"` // that are drained by their names
+	Datastores []string `json:"datastores"` // drained by name
 }
 
-// show prints one line for each call of drain that is in force, with the command that ends it.
+// show prints a line for each drain in force, with the command that ends it.
 func (d drains) show(w io.Writer) {
 	if !d.All && len(d.Datastores) == 0 {
 		fmt.Fprintln(w, "Workers take jobs of all datastores.")
 	}
 	if d.All {
-		fmt.Fprintln(w, "Workers take no jobs of any datastore, until trueup-fleet drain --off.")
+		fmt.Fprintln(w, "Workers take no jobs of any datastore. To undo: trueup-fleet drain --off")
 	}
 	for _, name := range d.Datastores {
-		fmt.Fprintf(w, "Workers take no jobs of datastore %s, until trueup-fleet drain --off --datastore %s.\n",
+		fmt.Fprintf(w, "Workers take no jobs of datastore %s. To undo: trueup-fleet drain --off --datastore %s\n",
 			name, name)
 	}
 }
@@ -254,7 +254,7 @@ func (d drains) show(w io.Writer) {
 func newDead(b *base) *cobra.Command {
 	return &cobra.Command{
 		Use:   "dead",
-		Short: "Show the jobs that failed as often as they may, and why",
+		Short: "Show the jobs whose tries all failed, and why",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.with(cmd.Context(), func(q *queue.Queue) error {
@@ -273,7 +273,7 @@ func newDead(b *base) *cobra.Command {
 	}
 }
 
-// showDead shows a job that is dead, with what was learnt of it.
+// showDead prints a dead job with its log and progress.
 func showDead(w io.Writer, r *fleet.Record) {
 	fmt.Fprintf(w, "%s\n  after %d deliveries, last by %s at %s, code %s\n", line(r), r.Delivery, fleet.Plain(r.Worker),
 		r.Updated.Format(time.RFC3339), fleet.Plain(r.Code))
@@ -282,6 +282,6 @@ func showDead(w io.Writer, r *fleet.Record) {
 	}
 	if r.Phase != "" {
 		b, _ := json.Marshal(r.Progress)
-		fmt.Fprintf(w, "  as far as %s\n", b)
+		fmt.Fprintf(w, "  progress: %s\n", b)
 	}
 }

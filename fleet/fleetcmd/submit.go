@@ -27,10 +27,10 @@ type submitFlags struct {
 	shards    int
 }
 
-// submitted is the result of submit.
+// submitted is the result of the command submit.
 type submitted struct {
 	Jobs    int             `json:"jobs"`
-	Known   int             `json:"known"` // already, in whatever state
+	Known   int             `json:"known"` // already known, in any state
 	Refused []fleet.Refusal `json:"refused"`
 	Skipped map[string]int  `json:"skipped"`
 }
@@ -52,9 +52,9 @@ func newSubmitScan(b *base) *cobra.Command {
 	f.Kind = fleet.Scan
 	cmd := &cobra.Command{
 		Use:   "scan --datastore NAME [FOLDER]...",
-		Short: "Have the images below folders of a datastore judged",
-		Long: `Queues a scan of each FOLDER below the datastore, or of the whole datastore. A scan is wanted each time,
-and is queued each time. With --shards, each of so many jobs judges a share of the images.`,
+		Short: "Queue scans of folders of a datastore",
+		Long: `Queues a scan of each FOLDER below the datastore, or of the whole datastore. Each call queues new scans. With
+--shards N, each of N jobs judges a share of the images.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"."}
@@ -66,40 +66,40 @@ and is queued each time. With --shards, each of so many jobs judges a share of t
 	fs := cmd.Flags()
 	fs.StringVar(&f.datastore, "datastore", "", "`NAME` of the datastore")
 	fs.StringVar(&f.Options.Boundary, "boundary", "", "judge by a boundary of `SIZE`")
-	fs.IntVar(&f.shards, "shards", 1, "divide the scan into `N` jobs")
+	fs.IntVar(&f.shards, "shards", 1, "split the scan into `N` jobs")
 	return cmd
 }
 
 func newSubmitImages(b *base, kind fleet.Kind) *cobra.Command {
 	f := submitFlags{base: b, shards: 1}
 	f.Kind = kind
-	what := "Have aligned copies of images written beside them"
+	what := "Queue aligned copies of images, written beside them"
 	if kind == fleet.Exchange {
-		what = "Have images exchanged for their aligned copies"
+		what = "Queue the exchange of images for their aligned copies"
 	}
 	cmd := &cobra.Command{
 		Use:   string(kind) + " --datastore NAME[=DIR] [--worklist FILE]... [PATH]...",
 		Short: what,
-		Long: what + `. Images come from results of trueup scan -o json, in which the
-datastore was seen at DIR, or are named by PATHs below the datastore. Images of a worklist that are refused, aligned or
-accepted are no jobs. A job that is known already, in whatever state, is not queued again: trueup-fleet retry does
-that.`,
+		Long: what + `. Images are named by PATHs below the datastore, or by a worklist:
+results of trueup scan -o json, with the datastore at DIR. Images of a worklist that are refused, aligned or accepted,
+and packages, are not queued. A known job is not queued again, whatever its state: use trueup-fleet retry.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), args)
 		},
 	}
 	fs, o := cmd.Flags(), &f.Options
-	fs.StringVar(&f.datastore, "datastore", "", "`NAME[=DIR]` of the datastore, and where the scan saw it")
-	fs.StringArrayVar(&f.lists, "worklist", nil, "results of trueup scan -o json in `FILE`, or - (repeatable)")
-	fs.StringVar(&f.match, "match", "", "of a worklist, only paths or names that match `GLOB`, such as *.vmdk")
-	fs.BoolVar(&f.Below, "below", false, "of a worklist, also images that are off the boundary, but on 4 KiB")
+	fs.StringVar(&f.datastore, "datastore", "", "`NAME[=DIR]` of the datastore; DIR is its folder in the scan")
+	fs.StringArrayVar(&f.lists, "worklist", nil, "read results of trueup scan -o json from `FILE`, or - "+
+		"(repeatable)")
+	fs.StringVar(&f.match, "match", "", "queue only images of a worklist that match `GLOB`, such as *.vmdk")
+	fs.BoolVar(&f.Below, "below", false, "also queue images of a worklist that are below the boundary")
 	if kind == fleet.Align {
 		fs.StringVar(&o.Suffix, "suffix", fleet.DefaultSuffix,
-			"end the names of copies with `TEXT`, before the extension")
+			"append `TEXT` to the names of copies, before the extension")
 	}
 	fs.StringVar(&o.Boundary, "boundary", "", "move partitions to a boundary of `SIZE`")
-	fs.BoolVar(&o.SkipFree, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
-	fs.BoolVar(&o.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
+	fs.BoolVar(&o.SkipFree, "skip-free", false, "write zeros in place of space that NTFS, ext and FAT call free")
+	fs.BoolVar(&o.DataOnly, "data-only", false, "do not move partitions that take part in the boot")
 	fs.BoolVar(&o.AllowUnbootable, "allow-unbootable", false, "proceed although a copy may not boot")
 	fs.BoolVar(&o.Flatten, "flatten", false, "merge a snapshot and its parents into one disk")
 	return cmd
@@ -116,7 +116,7 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	case f.Kind != fleet.Scan && len(paths)+len(f.lists) == 0:
 		return usage("submit %s takes a PATH or a --worklist, none given", f.Kind)
 	case len(f.lists) > 0 && (!seen || f.Prefix == ""):
-		return usage("--worklist needs --datastore NAME=DIR, with the DIR where the scan saw the datastore")
+		return usage("--worklist needs --datastore NAME=DIR, where DIR is the folder of the datastore in the scan")
 	case f.shards < 1:
 		return usage("--shards %d: must be 1 or more", f.shards)
 	}
@@ -139,8 +139,8 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	}
 	s.Refused, s.Skipped = append(s.Refused, f.Refused...), f.Skipped
 	if n := f.Skipped[f.NotBelow()]; n > 0 && s.Jobs+s.Known+len(s.Refused) == 0 {
-		return fmt.Errorf("--worklist: %s, none below %s: scan the datastore by its absolute path, and name that in "+
-			"--datastore %s=DIR", units.Counted(n, "image"), f.Prefix, f.Datastore)
+		return fmt.Errorf("--worklist: %s, none below %s: scan the datastore by its absolute path, and give that "+
+			"path as --datastore %s=DIR", units.Counted(n, "image"), f.Prefix, f.Datastore)
 	}
 	return f.print(out, s, s.show)
 }
@@ -163,7 +163,7 @@ func (f *submitFlags) each(in io.Reader, paths []string, take func(fleet.Job) er
 	return nil
 }
 
-// named returns the jobs of paths.
+// named returns the jobs for paths on the command line.
 func (f *submitFlags) named(paths []string) (out []fleet.Job) {
 	for _, path := range paths {
 		for k := range f.shards {
@@ -192,13 +192,17 @@ func (f *submitFlags) read(in io.Reader, list string, take func(fleet.Job) error
 func (s submitted) show(w io.Writer) {
 	fmt.Fprint(w, units.Counted(s.Jobs, "job"), " queued")
 	if s.Known > 0 {
-		fmt.Fprintf(w, ", %d known already", s.Known)
+		fmt.Fprintf(w, ", %d already known", s.Known)
 	}
+	fmt.Fprintln(w)
 	for _, why := range slices.Sorted(maps.Keys(s.Skipped)) {
-		fmt.Fprintf(w, ", %d %s", s.Skipped[why], why)
+		fmt.Fprintf(w, "%s skipped: %s\n", units.Counted(s.Skipped[why], "image"), why)
 	}
-	fmt.Fprintln(w, ".")
 	for _, r := range s.Refused {
-		fmt.Fprintf(w, "refused: %s: %s\n", fleet.Plain(r.Path), r.Reason)
+		line := fleet.Plain(r.Path) + ": " + r.Reason
+		if r.Remedy != "" {
+			line += "; " + r.Remedy
+		}
+		fmt.Fprintln(w, "refused:", line)
 	}
 }

@@ -29,18 +29,18 @@ type workerFlags struct {
 	metrics    web.Options
 }
 
-// resultsFolder is that of results if no other is named.
+// resultsFolder is the default folder of scan results.
 const resultsFolder = "trueup-fleet-results"
 
 func newWorker(b *base) *cobra.Command {
 	f := workerFlags{base: b}
 	cmd := &cobra.Command{
 		Use:   "worker --datastore NAME=DIR...",
-		Short: "Do the jobs of the datastores that this host sees",
-		Long: `Takes jobs of the datastores that are named, each with the folder in which this host sees it, and has
-trueup do each in a process of its own. A job whose worker is gone is done by another one, which goes on with the copy.
-A worker that is ended gives its jobs back. With --once the exit code is 1 if a job failed at this worker or is dead,
-and 4 if one was refused.`,
+		Short: "Run the jobs of the datastores that this host sees",
+		Long: `Takes jobs of the named datastores, each with its folder on this host, and runs each job as a trueup
+process. If a worker is lost, another one takes its jobs, and uses copies that are already verified. A worker that is
+ended returns its jobs to the queue. With --once, the exit code is 1 if a job failed at this worker or is dead, and 4 if
+one was refused.`,
 		Example: `  trueup-fleet worker --datastore ds7=/vmfs/ds7 --datastore nas=/mnt/nas
   trueup-fleet worker --datastore ds7=/vmfs/ds7 --jobs 2 --at-once 4 --window 22:00-06:00
   trueup-fleet worker --once --datastore ds7=/vmfs/ds7`,
@@ -49,27 +49,28 @@ and 4 if one was refused.`,
 	}
 	fs := cmd.Flags()
 	fs.StringArrayVar(&f.datastores, "datastore", nil, "take the jobs of datastore `NAME=DIR` (repeatable)")
-	fs.IntVarP(&f.Slots, "jobs", "j", 1, "do `N` jobs of each datastore at once")
-	fs.IntVar(&f.AtOnce, "at-once", 0, "have all workers together do `N` jobs of each datastore at once (2 at first)")
-	fs.BoolVar(&f.Confined, "require-sandbox", false, "fail jobs if the kernel cannot confine what reads images")
-	fs.StringVar(&f.window, "window", "", "begin jobs only in a `TIME` of the day, such as 22:00-06:00")
-	fs.BoolVar(&f.Once, "once", false, "end when no job waits")
-	fs.StringVar(&f.Folder, "folder", resultsFolder, "keep the results of scans in `DIR`")
-	fs.StringVar(&f.Program, "trueup", "", "`FILE` of trueup (default: beside this program, or in PATH)")
-	fs.DurationVar(&f.Delay, "retry-delay", time.Minute, "try a job that failed again after `TIME`")
+	fs.IntVarP(&f.Slots, "jobs", "j", 1, "run `N` jobs of each datastore at once")
+	fs.IntVar(&f.AtOnce, "at-once", 0, "limit all workers together to `N` jobs of each datastore at once (2 at "+
+		"first)")
+	fs.BoolVar(&f.Confined, "require-sandbox", false, "fail jobs if the kernel cannot confine trueup")
+	fs.StringVar(&f.window, "window", "", "start jobs only in the `HOURS` given, such as 22:00-06:00")
+	fs.BoolVar(&f.Once, "once", false, "exit when no job is waiting")
+	fs.StringVar(&f.Folder, "folder", resultsFolder, "store the results of scans in `DIR`")
+	fs.StringVar(&f.Program, "trueup", "", "run trueup from `FILE` (default: beside this program, or in PATH)")
+	fs.DurationVar(&f.Delay, "retry-delay", time.Minute, "retry a failed job after `TIME`")
 	fs.DurationVar(&f.queue.AckWait, "ack-wait", time.Minute,
-		"`TIME` after which a worker that is silent is taken for gone; that of the first worker of a datastore counts")
+		"consider a silent worker lost after `TIME`; the first worker of a datastore sets it")
 	fs.IntVar(&f.queue.Delivers, "deliveries", 8, "try a job `N` times")
-	fs.StringVar(&f.metrics.Address, "metrics", "", "have /metrics for Prometheus at `ADDRESS:PORT`")
-	fs.StringVar(&f.metrics.Cert, "tls-cert", "", "certificate for --metrics, in `FILE`")
-	fs.StringVar(&f.metrics.Key, "tls-key", "", "key of the certificate, in `FILE`")
-	fs.StringVar(&f.metrics.Token, "token", "", "have --metrics ask for the token in `FILE`")
+	fs.StringVar(&f.metrics.Address, "metrics", "", "serve /metrics for Prometheus at `ADDRESS:PORT`")
+	fs.StringVar(&f.metrics.Cert, "tls-cert", "", "read the certificate for --metrics from `FILE`")
+	fs.StringVar(&f.metrics.Key, "tls-key", "", "read the key of the certificate from `FILE`")
+	fs.StringVar(&f.metrics.Token, "token", "", "require the token in `FILE` for --metrics")
 	f.register(fs)
 	return cmd
 }
 
 func (f *workerFlags) run(cmd *cobra.Command) error {
-	if err := f.settle(); err != nil {
+	if err := f.resolve(); err != nil {
 		return err
 	}
 	f.Log = f.logger(cmd.ErrOrStderr()).With("worker", f.ID)
@@ -88,7 +89,7 @@ func (f *workerFlags) run(cmd *cobra.Command) error {
 			defer s.Stop()
 			f.Log.Info("metrics are served", "url", s.URL()+"/metrics")
 		}
-		f.Log.Info("the worker begins")
+		f.Log.Info("the worker starts")
 		if err := f.Run(cmd.Context()); err != nil || !f.Once {
 			return err
 		}
@@ -96,11 +97,11 @@ func (f *workerFlags) run(cmd *cobra.Command) error {
 	})
 }
 
-// verdict returns the exit code of a run with --once.
+// verdict returns the error that sets the exit code of a run with --once.
 func (f *workerFlags) verdict() error {
 	switch refused, failed := f.Counts.Failed(); {
 	case failed > 0:
-		return fmt.Errorf("%s failed; trueup-fleet dead shows those that are not tried again",
+		return fmt.Errorf("%s failed; trueup-fleet dead lists those that are not tried again",
 			units.Counted(failed, "job"))
 	case refused > 0:
 		return exitError(exitRefused)
@@ -108,12 +109,12 @@ func (f *workerFlags) verdict() error {
 	return nil
 }
 
-// settle checks the command line, and finds what it does not name.
-func (f *workerFlags) settle() (err error) {
+// resolve checks the command line and fills in defaults.
+func (f *workerFlags) resolve() (err error) {
 	for _, arg := range f.datastores {
 		name, dir, named := strings.Cut(arg, "=")
 		if !named || dir == "" {
-			return usage("--datastore %s: must be NAME=DIR, with the folder of the datastore on this host", arg)
+			return usage("--datastore %s: must be NAME=DIR, where DIR is the folder of the datastore on this host", arg)
 		}
 		if err := fleet.CheckName(name); err != nil {
 			return usage("--datastore: %w", err)
@@ -172,7 +173,7 @@ func findTrueup(named string) (string, error) {
 	}
 	found, err := exec.LookPath("trueup")
 	if err != nil {
-		return "", fmt.Errorf("trueup: %w; --trueup names it", sys.Cause(err))
+		return "", fmt.Errorf("trueup: %w; name it with --trueup", sys.Cause(err))
 	}
 	return filepath.Abs(found)
 }

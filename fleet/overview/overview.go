@@ -1,5 +1,5 @@
-// Package overview says how a fleet is: sums of all jobs, those that run, have failed and have ended, as metrics and as
-// a page. It is pure: records and the time come in.
+// Package overview summarizes a fleet as metrics and as a page: totals over all jobs, and lists of running, failed and
+// ended jobs. It does no I/O; records and the time are arguments.
 package overview
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// Bounds of lists. Sums are those of all jobs.
+// Limits of the lists. The totals cover all jobs.
 const (
 	maxRunning = 200
 	maxFailed  = 200
@@ -20,33 +20,33 @@ const (
 	maxWorkers = 500
 )
 
-// Overview is what is known of a fleet. Its methods may be called by several goroutines.
+// Overview is the known state of a fleet. It is safe for concurrent use.
 type Overview struct {
 	mu      sync.Mutex
 	jobs    map[string]job
 	running map[string]*fleet.Record
-	failed  []keyed // the last that were refused or are dead, in their order
-	ended   []keyed // the last that are done or cancelled
+	failed  []keyed // last refused or dead jobs, oldest first
+	ended   []keyed // last done or cancelled jobs, oldest first
 	sums    sums
 	around  Around
 	problem string
 }
 
-// keyed is a job with its key, which takes long to compute.
+// keyed is a job with its key, which is expensive to compute.
 type keyed struct {
 	key string
 	*fleet.Record
 }
 
-// job is what the sums have of a job.
+// job is the contribution of one job to the totals.
 type job struct {
 	kind
 	code       string
-	copied     int64 // bytes that its result says were written
-	done       int64 // bytes of its copy, while it runs
+	copied     int64 // bytes written, from its result
+	done       int64 // bytes copied so far, while it runs
 	total      int64
 	deliveries int64
-	scanned    time.Time // when a scan was done
+	scanned    time.Time // end of a finished scan
 }
 
 type kind struct {
@@ -55,7 +55,7 @@ type kind struct {
 	state     fleet.State
 }
 
-// failure is why jobs of a datastore have failed.
+// failure is a reason why jobs of a datastore failed.
 type failure struct {
 	datastore string
 	state     fleet.State
@@ -65,21 +65,21 @@ type failure struct {
 type sums struct {
 	jobs       map[kind]int
 	failures   map[failure]int
-	deliveries map[string]int64 // by datastore, as those below
+	deliveries map[string]int64 // by datastore, like the maps below
 	copied     map[string]int64
 	done       map[string]int64
 	total      map[string]int64
 	scanned    map[string]time.Time
 }
 
-// Around is what the queue knows beside the jobs.
+// Around is state of the queue other than jobs.
 type Around struct {
 	Backlogs map[string]fleet.Backlog
 	Workers  []fleet.Announcement
-	Drained  map[string]bool // datastores
+	Drained  map[string]bool // by datastore
 }
 
-// New returns an overview that knows of no job.
+// New returns an overview without jobs.
 func New() *Overview {
 	return &Overview{
 		jobs: map[string]job{}, running: map[string]*fleet.Record{},
@@ -95,7 +95,7 @@ func New() *Overview {
 	}
 }
 
-// Set takes a job, which replaces what was known of it.
+// Set adds a job, or replaces its previous record.
 func (o *Overview) Set(r *fleet.Record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,13 +117,13 @@ func (o *Overview) Set(r *fleet.Record) {
 		o.failed = last(append(o.failed, keyed{key, &kept}), maxFailed)
 	case fleet.Done, fleet.Cancelled:
 		o.ended = last(append(o.ended, keyed{key, &kept}), maxEnded)
-	case fleet.Queued: // the sums have it
+	case fleet.Queued: // only the totals include it
 	}
 }
 
 func last(list []keyed, most int) []keyed { return list[max(0, len(list)-most):] }
 
-// jobOf returns what the sums have of a job.
+// jobOf returns the contribution of a job to the totals.
 func jobOf(r *fleet.Record) job {
 	j := job{kind: kind{r.Datastore, r.Kind, r.State}, deliveries: int64(r.Delivery)}
 	switch r.State {
@@ -143,7 +143,7 @@ func jobOf(r *fleet.Record) job {
 	return j
 }
 
-// add adds a job, or takes one away that was added.
+// add adds the contribution of a job, or subtracts it with sign -1.
 func (s *sums) add(j job, sign int) {
 	s.jobs[j.kind] += sign
 	s.deliveries[j.datastore] += int64(sign) * j.deliveries
@@ -158,26 +158,26 @@ func (s *sums) add(j job, sign int) {
 	}
 }
 
-// SetAround takes what the queue knows beside the jobs.
+// SetAround replaces the state of the queue other than jobs.
 func (o *Overview) SetAround(a Around) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.around = a
 }
 
-// SetProblem takes why nothing is learnt now; empty: that is over.
+// SetProblem sets the reason why the overview is not up to date. An empty text clears it.
 func (o *Overview) SetProblem(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.problem = text
 }
 
-// view is a copy of what is known.
+// view is a snapshot of an overview.
 type view struct {
 	sums
 	Around
-	running []*fleet.Record // sorted by their images, as many as are shown
-	failed  []*fleet.Record // the last is the first, as are those of ended
+	running []*fleet.Record // sorted by image, limited to maxRunning
+	failed  []*fleet.Record // newest first, like ended
 	ended   []*fleet.Record
 	problem string
 }
@@ -199,7 +199,7 @@ func (o *Overview) view() view {
 	return v
 }
 
-// latest returns the jobs of a list, the last first.
+// latest returns the jobs of a list, newest first.
 func latest(list []keyed) (out []*fleet.Record) {
 	for _, k := range slices.Backward(list) {
 		out = append(out, k.Record)
@@ -207,7 +207,7 @@ func latest(list []keyed) (out []*fleet.Record) {
 	return out
 }
 
-// datastores lists all that have jobs, workers or a backlog.
+// datastores lists all datastores with jobs, workers or a backlog.
 func (v *view) datastores() []string {
 	names := map[string]bool{}
 	for k := range v.jobs {
@@ -224,7 +224,7 @@ func (v *view) datastores() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// count counts jobs of a datastore, or of all with an empty name, in a state.
+// count returns the number of jobs in a state, in one datastore or, if that is empty, in all.
 func (v *view) count(datastore string, state fleet.State) (n int) {
 	for k, jobs := range v.jobs {
 		if k.state == state && (datastore == "" || k.datastore == datastore) {

@@ -162,7 +162,7 @@ func TestPage(t *testing.T) {
 	require.NotContains(t, text, "queue/1.vmdk", "what waits is counted")
 }
 
-// Lists are bounded, and say what they leave out.
+// Lists are bounded, and say what they omit.
 func TestManyJobs(t *testing.T) {
 	t.Parallel()
 	o := overview.New()

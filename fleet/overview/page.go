@@ -3,7 +3,7 @@ package overview
 import (
 	"bytes"
 	"cmp"
-	_ "embed" // bodies, style and script of the pages
+	_ "embed" // templates, style and script of the pages
 	"fmt"
 	"io"
 	"slices"
@@ -32,10 +32,10 @@ var (
 	loginKind = pages.New(pages.Source{Body: htmlLogin, Style: htmlStyle, AllowRequests: true})
 )
 
-// parts are the parts of the page that change, each a template and the id of an element.
+// parts lists the parts of the page that change. Each is the name of a template and the ID of an element.
 var parts = []string{"sums", "report", "datastores", "running", "failed", "ended", "workers"}
 
-// body is what the page shows. All texts are lines that are safe to print.
+// body is the data of the page. All texts are single lines without control characters.
 type body struct {
 	Version, Time, Problem             string
 	Tiles                              []tile
@@ -70,18 +70,18 @@ type entry struct {
 
 type worker struct{ Name, About string }
 
-// Policy returns what the page may do, for the header of an answer.
+// Policy returns the Content-Security-Policy of the page.
 func Policy() string { return pageKind.Policy() }
 
-// LoginPolicy is that of Login.
+// LoginPolicy returns the Content-Security-Policy of the login page.
 func LoginPolicy() string { return loginKind.Policy() }
 
-// Page writes the page of a version of the program, as of a time.
+// Page writes the page with the program version and the time of day.
 func (o *Overview) Page(w io.Writer, version string, now time.Time) error {
 	return pageKind.Write(w, fleet.Plain(version), o.body(version, now))
 }
 
-// Login writes the page that asks for the token.
+// Login writes the page with the login form.
 func Login(w io.Writer, version string, wrong bool) error {
 	return loginKind.Write(w, fleet.Plain(version), struct {
 		Version string
@@ -89,7 +89,7 @@ func Login(w io.Writer, version string, wrong bool) error {
 	}{fleet.Plain(version), wrong})
 }
 
-// Event is a part of the page, and what is in it now.
+// Event is a part of the page and its new content.
 type Event struct{ Name, Data string }
 
 // Events returns all parts of the page that change.
@@ -162,10 +162,10 @@ func (v *view) datastore(name string) datastore {
 }
 
 func workerOf(a fleet.Announcement) worker {
-	about := fmt.Sprintf("version %s, since %s; %s at once of each of: %s", fleet.Plain(a.Version), moment(a.Began),
+	about := fmt.Sprintf("version %s, since %s; %s at once for each of: %s", fleet.Plain(a.Version), moment(a.Began),
 		units.Counted(a.Slots, "job"), strings.Join(a.Datastores, ", "))
 	if a.Window != "" {
-		about += "; begins jobs at " + fleet.Plain(a.Window)
+		about += "; starts jobs at " + fleet.Plain(a.Window)
 	}
 	return worker{fleet.Plain(a.Worker), about}
 }
@@ -184,7 +184,7 @@ func entries(records []*fleet.Record, fill func(e *entry, r *fleet.Record)) (out
 
 func running(e *entry, r *fleet.Record) {
 	e.Percent = min(max(r.Percent(), 0), 100)
-	e.Far = "begins"
+	e.Far = "starting"
 	if r.Phase != "" || r.Found > 0 {
 		e.Far = fmt.Sprintf("%s %d %%", fleet.Plain(cmp.Or(r.Phase, "scan")), e.Percent)
 		switch {
@@ -216,5 +216,5 @@ func ended(e *entry, r *fleet.Record) {
 	}
 }
 
-// moment prints a time for people.
+// moment formats a time for display.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

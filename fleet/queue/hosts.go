@@ -13,13 +13,13 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// hosts is the bucket of what workers say of themselves. What is not said again is gone after presence.
+// hosts is the bucket of announcements of workers, which expire after presence.
 const (
 	hosts    = "trueup-workers"
 	presence = 3 * time.Minute
 )
 
-// Announce says that a worker is there, with the datastores whose jobs it takes. It is to be repeated each minute.
+// Announce announces a worker and its datastores. It must be called at least every presence.
 func (q *Queue) Announce(ctx context.Context, a fleet.Announcement) error {
 	b, err := json.Marshal(a)
 	if err == nil {
@@ -28,12 +28,12 @@ func (q *Queue) Announce(ctx context.Context, a fleet.Announcement) error {
 	return err
 }
 
-// Withdraw says that a worker is gone.
+// Withdraw removes the announcement of a worker.
 func (q *Queue) Withdraw(ctx context.Context, a fleet.Announcement) error {
 	return q.hosts.Purge(ctx, a.Key())
 }
 
-// Workers returns the workers that are there.
+// Workers returns all announced workers.
 func (q *Queue) Workers(ctx context.Context) (out []fleet.Announcement, err error) {
 	w, err := q.hosts.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
@@ -47,7 +47,7 @@ func (q *Queue) Workers(ctx context.Context) (out []fleet.Announcement, err erro
 		case e, more := <-w.Updates():
 			switch {
 			case !more:
-				return nil, cmp.Or(ctx.Err(), errors.New("the server has ended the list"))
+				return nil, cmp.Or(ctx.Err(), errors.New("the server ended the list"))
 			case e == nil:
 				slices.SortFunc(out, func(a, b fleet.Announcement) int { return cmp.Compare(a.Worker, b.Worker) })
 				return out, nil
@@ -59,7 +59,7 @@ func (q *Queue) Workers(ctx context.Context) (out []fleet.Announcement, err erro
 	}
 }
 
-// Backlogs returns what waits for the workers of each datastore that has had one.
+// Backlogs returns the backlog of each datastore that had workers.
 func (q *Queue) Backlogs(ctx context.Context) (out map[string]fleet.Backlog, err error) {
 	out = map[string]fleet.Backlog{}
 	list := q.jobs.ListConsumers(ctx)

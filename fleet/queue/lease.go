@@ -13,39 +13,39 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// ErrFenced marks a job that is another worker's by now, or was cancelled: its run is to be ended at once.
-var ErrFenced = errors.New("the job is not this worker's any more")
+// ErrFenced is the error of a job that belongs to another worker or was cancelled. Its run must end at once.
+var ErrFenced = errors.New("the job no longer belongs to this worker")
 
-// Lease is a delivery of a job to this worker. Its methods are for one goroutine. Record is what was last known of the
-// job, also when it is another's.
+// Lease is a delivery of a job to this worker. It is not safe for concurrent use. Record is the last known record of
+// the job, even if another worker has taken it.
 type Lease struct {
 	Record   fleet.Record
 	q        *Queue
 	source   *Source
 	msg      jetstream.Msg
 	revision uint64
-	lost     bool // for good, or given back
+	lost     bool // fenced, or returned to the queue
 }
 
-// Source hands out the jobs of one datastore.
+// Source delivers the jobs of one datastore.
 type Source struct {
 	q        *Queue
 	consumer jetstream.Consumer
 	name     string
 
 	mu   sync.Mutex
-	held map[string]bool // keys of jobs that were taken here, and not left
+	held map[string]bool // keys of jobs that this process works on
 }
 
-// Source returns the jobs of a datastore. atOnce is how many of them may run at a time, whoever runs them; 0 leaves
-// that as it is, which is 2 at first.
+// Source returns the source of jobs of a datastore. atOnce limits the jobs that all workers run at a time; 0 keeps the
+// current limit, initially 2.
 func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Source, error) {
 	if err := fleet.CheckName(datastore); err != nil {
 		return nil, err
 	}
 	c := jetstream.ConsumerConfig{
 		Durable: datastore, FilterSubject: subjects + datastore + ".*", AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: q.o.AckWait, MaxDeliver: -1, MaxAckPending: 2, // records know how often a job was tried
+		AckWait: q.o.AckWait, MaxDeliver: -1, MaxAckPending: 2, // records count the tries
 	}
 	got, err := q.jobs.Consumer(ctx, datastore)
 	switch {
@@ -54,7 +54,7 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 		if atOnce == 0 {
 			c.MaxAckPending = 2
 		}
-		got, err = q.jobs.CreateOrUpdateConsumer(ctx, c) // another worker may be as far
+		got, err = q.jobs.CreateOrUpdateConsumer(ctx, c) // another worker may create it at the same time
 	case err == nil && atOnce != 0 && got.CachedInfo().Config.MaxAckPending != atOnce:
 		c = got.CachedInfo().Config
 		c.MaxAckPending = atOnce
@@ -66,8 +66,8 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 	return &Source{q: q, consumer: got, name: datastore, held: map[string]bool{}}, nil
 }
 
-// Next returns the next job of the datastore for a worker, and waits for it so long; 0: not at all. It returns nil if
-// no job waits. Messages that lead to no job that is to be done are acknowledged, with a word to refused.
+// Next returns the next job of the datastore, and waits for one up to the given time. It returns nil if there is none.
+// It acknowledges messages without a runnable job, and calls refused for them.
 func (s *Source) Next(
 	ctx context.Context, worker string, wait time.Duration, refused func(key string, err error),
 ) (*Lease, error) {
@@ -81,7 +81,7 @@ func (s *Source) Next(
 		case err == nil:
 			return l, nil
 		case errors.Is(err, errAlive):
-			if err = ctx.Err(); wait > 0 && err == nil { // its worker's signs of life keep the message
+			if err = ctx.Err(); wait > 0 && err == nil { // the worker that runs it extends the delivery
 				return nil, nil //nolint:nilnil // none is to be taken
 			}
 		case errors.Is(err, errNoJob):
@@ -99,8 +99,8 @@ func (s *Source) Next(
 	}
 }
 
-// take claims a message, unless its job is at work: here, or at another worker. An outage of the server can be longer
-// than a worker may be silent, and then the messages of all jobs that run are delivered again.
+// take claims a message unless its job is already running, here or at another worker: after a long outage of the
+// server, the messages of all running jobs are delivered again.
 func (s *Source) take(ctx context.Context, msg jetstream.Msg, worker string) (*Lease, error) {
 	key := keyOf(msg)
 	if !s.hold(key) {
@@ -118,10 +118,10 @@ func (s *Source) take(ctx context.Context, msg jetstream.Msg, worker string) (*L
 	return l, nil
 }
 
-// keyOf returns the key of the job that a message is of. Whoever has published it, a job has one message at most.
+// keyOf returns the key of the job of a message. A job has at most one message.
 func keyOf(msg jetstream.Msg) string { return strings.TrimPrefix(msg.Subject(), subjects) }
 
-// hold reports whether a job is not held yet, and holds it.
+// hold marks a job as held. It reports false if it was held already.
 func (s *Source) hold(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,11 +136,11 @@ func (s *Source) leave(key string) {
 	delete(s.held, key)
 }
 
-// AckWait is the time after which a delivery without a sign of life is made again.
+// AckWait returns the time after which a delivery without a sign of life is repeated.
 func (s *Source) AckWait() time.Duration { return s.consumer.CachedInfo().Config.AckWait }
 
-// isAlive reports whether another worker has a job, and changes its record within the time. An end of ctx counts as
-// that: nothing is to be claimed.
+// isAlive reports whether another worker runs a job and updates its record within the given time. It also reports true
+// if ctx is cancelled, so that the caller claims nothing.
 func (q *Queue) isAlive(ctx context.Context, key, worker string, within time.Duration) bool {
 	r, revision, err := q.Get(ctx, key)
 	if err != nil || r.State != fleet.Running || r.Worker == worker {
@@ -162,23 +162,24 @@ func (q *Queue) isAlive(ctx context.Context, key, worker string, within time.Dur
 	return ctx.Err() != nil
 }
 
-// errAlive marks a message whose job a worker does.
-var errAlive = errors.New("the job is at work")
+// errAlive is the error of a message whose job is being run.
+var errAlive = errors.New("another worker is running the job")
 
-// postpone has a message wait whose record cannot be read or replaced now. Where jobs wait behind it, it goes to the
-// end of the queue: a message that waits takes the place of a job that runs. A record that is absent can only be late.
+// postpone delays a message whose record cannot be read or replaced now. If other jobs are waiting, it moves the
+// message to the end of the queue, because a delayed message counts against the limit of running jobs. An absent record
+// can only be late.
 func (s *Source) postpone(ctx context.Context, msg jetstream.Msg, why error) error {
 	meta, err := msg.Metadata()
 	if err != nil || meta.NumPending == 0 || errors.Is(why, jetstream.ErrKeyNotFound) {
 		return askLater(msg)
 	}
-	if _, err := s.q.js.Publish(ctx, msg.Subject(), nil); err != nil { // the server removes the message
+	if _, err := s.q.js.Publish(ctx, msg.Subject(), nil); err != nil { // replaces the message
 		return askLater(msg)
 	}
 	return msg.DoubleAck(ctx)
 }
 
-// askLater has a message be delivered again, after a longer time each time.
+// askLater requests redelivery of a message after a delay that grows each time.
 func askLater(msg jetstream.Msg) error {
 	delay := time.Minute
 	if meta, err := msg.Metadata(); err == nil && meta.NumDelivered < 7 {
@@ -187,7 +188,7 @@ func askLater(msg jetstream.Msg) error {
 	return msg.NakWithDelay(delay)
 }
 
-// fetch returns one message, nil if none comes within the time.
+// fetch returns one message, or nil if none arrives in time.
 func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -218,18 +219,18 @@ func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, 
 	}
 }
 
-// Ends of a message that is not a job to be done.
+// Errors of a message without a runnable job.
 var (
-	errNoJob = errors.New("the message is not that of a job")
+	errNoJob = errors.New("the message belongs to no job")
 	errEnded = errors.New("the job has ended")
 )
 
-// errAbsent marks a job without a record or an order.
+// errAbsent is the error of a job without a record or an order.
 var errAbsent = errors.New("it was not submitted")
 
-// late returns err for a job whose record and order the leader of the servers has, and errAbsent for another: both are
-// written before the message. A replica that is asked for them may be behind. A message without them must not wait,
-// since it takes the place of a job that runs.
+// late returns err if the leader has the record and the order of a job, otherwise errAbsent. Both are written before
+// the message, but a replica may lag behind. A message without them must not wait, because it counts against the limit
+// of running jobs.
 func (q *Queue) late(ctx context.Context, key string, err error) error {
 	for _, bucket := range []string{records, orders} {
 		s, failed := q.js.Stream(ctx, "KV_"+bucket)
@@ -248,8 +249,8 @@ func (q *Queue) late(ctx context.Context, key string, err error) error {
 	return err
 }
 
-// claim makes a delivery the worker's. From now on no other worker's checkpoint succeeds. A job whose workers were gone
-// each time is dead.
+// claim assigns a delivery to the worker. From then on, checkpoints of other workers fail. A job that lost its worker
+// on every delivery becomes dead.
 func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*Lease, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -273,7 +274,7 @@ func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*
 		case r.State == fleet.Running && r.Delivery >= s.q.o.Delivers:
 			r.State = fleet.Dead
 			if r.Message == "" {
-				r.Code, r.Message = "lost", "its workers were gone before they could say why"
+				r.Code, r.Message = "lost", "its workers were lost before they reported a reason"
 			}
 		default:
 			if r.State != fleet.Cancelled {
@@ -294,26 +295,27 @@ func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*
 	}
 }
 
-// Leave ends the work on the job here. If it was not ended or given back, it is delivered again.
+// Leave ends the work on the job in this process. If the job was not ended or returned, it is delivered again.
 func (l *Lease) Leave() { l.source.leave(l.Record.Key()) }
 
-// AckWait is how long this worker may be silent.
+// AckWait returns the time that this worker may be silent.
 func (l *Lease) AckWait() time.Duration { return l.source.AckWait() }
 
-// Beat tells the server that the job is being worked on.
+// Beat extends the delivery.
 func (l *Lease) Beat() error { return l.msg.InProgress() }
 
-// Checkpoint records how far the job is. The error is ErrFenced if it is not this worker's any more.
+// Checkpoint records the progress of the job. It returns ErrFenced if the job no longer belongs to this worker.
 func (l *Lease) Checkpoint(ctx context.Context, p fleet.Progress) error {
 	return l.replace(ctx, func(r *fleet.Record) { r.Progress = p })
 }
 
-// Prove records that the result, a copy of that identity, may get its name, if the job is still this worker's.
+// Prove records that the copy with this identity may get its final name. It returns ErrFenced if the job no longer
+// belongs to this worker.
 func (l *Lease) Prove(ctx context.Context, copied string) error {
 	return l.replace(ctx, func(r *fleet.Record) { r.Proved, r.Named = true, copied })
 }
 
-// End ends the job.
+// End records the final state of the job.
 func (l *Lease) End(ctx context.Context, state fleet.State, change func(r *fleet.Record)) error {
 	err := l.replace(ctx, func(r *fleet.Record) {
 		r.State = state
@@ -325,7 +327,8 @@ func (l *Lease) End(ctx context.Context, state fleet.State, change func(r *fleet
 	return l.msg.DoubleAck(ctx)
 }
 
-// Release gives a job back that has failed, to be delivered again after a delay. Behind the last try it is dead.
+// Release returns a failed job to the queue for another delivery after a delay. After the last try, it makes the job
+// dead.
 func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r *fleet.Record)) error {
 	if l.Record.Delivery >= l.q.o.Delivers {
 		return l.End(ctx, fleet.Dead, change)
@@ -340,7 +343,7 @@ func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r 
 	return l.msg.NakWithDelay(delay)
 }
 
-// Return gives the job back as if it had not been delivered, at the end of the queue.
+// Return puts the job at the end of the queue, as if it had not been delivered.
 func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error {
 	err := l.replace(ctx, func(r *fleet.Record) {
 		anew(r)
@@ -350,12 +353,12 @@ func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error 
 		err = l.q.publish(ctx, &l.Record)
 	}
 	if err != nil {
-		return err // the message is delivered again, and is that of the job
+		return err // the message is delivered again
 	}
 	return l.msg.DoubleAck(ctx)
 }
 
-// Drop settles the message of a job that was cancelled, and records that nothing is left of it.
+// Drop removes the message of a cancelled job, and records that no files of it are left.
 func (l *Lease) Drop(ctx context.Context) error {
 	_, err := l.q.change(ctx, l.Record.Key(), "", func(r *fleet.Record) (bool, error) {
 		mine := r.State == fleet.Cancelled && r.Seq == l.Record.Seq
@@ -368,14 +371,14 @@ func (l *Lease) Drop(ctx context.Context) error {
 	return l.msg.DoubleAck(ctx)
 }
 
-// Again has a cancelled job delivered again after a delay, since something is left of it.
+// Again requests redelivery of a cancelled job whose files could not be removed.
 func (l *Lease) Again(delay time.Duration) error {
 	l.Leave()
 	return l.msg.NakWithDelay(delay)
 }
 
-// replace changes the record by compare-and-set. An answer that was lost looks as if another had changed it: then what
-// stands there is this worker's.
+// replace updates the record by compare-and-set. After a lost reply, the update looks like a conflict, but the stored
+// record is this worker's.
 func (l *Lease) replace(ctx context.Context, change func(r *fleet.Record)) error {
 	for !l.lost {
 		next := l.Record

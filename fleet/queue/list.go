@@ -15,10 +15,10 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// submitters is how many jobs are queued at once: each waits for the disk of the server.
+// submitters is the number of concurrent submissions, each of which waits for a disk write of the server.
 const submitters = 16
 
-// SubmitAll queues the jobs that each passes on, and returns how many are new, and how many known already.
+// SubmitAll queues the jobs from each, and returns the numbers of new and already known jobs.
 func (q *Queue) SubmitAll(
 	ctx context.Context, each func(take func(fleet.Job) error) error,
 ) (fresh, known int, err error) {
@@ -42,12 +42,12 @@ func (q *Queue) SubmitAll(
 	return int(isNew.Load()), int(taken.Load() - isNew.Load()), err
 }
 
-// Each calls use for all jobs of a datastore, or of all with an empty name, in no order.
+// Each calls use for every job of a datastore, or of all if the name is empty, in no particular order.
 func (q *Queue) Each(ctx context.Context, datastore string, use func(r *fleet.Record)) error {
 	return q.watch(ctx, datastore, false, use)
 }
 
-// Watch calls use for all jobs, and then for each change, until the context ends.
+// Watch calls use for all jobs, then for each change, until the context is cancelled.
 func (q *Queue) Watch(ctx context.Context, datastore string, use func(r *fleet.Record)) error {
 	return q.watch(ctx, datastore, true, use)
 }
@@ -71,8 +71,8 @@ func (q *Queue) watch(ctx context.Context, datastore string, goesOn bool, use fu
 			return ctx.Err()
 		case e, more := <-w.Updates():
 			switch {
-			case !more: // the end of the context can look so
-				return cmp.Or(ctx.Err(), errors.New("the server has ended the list"))
+			case !more: // cancelling the context also closes the channel
+				return cmp.Or(ctx.Err(), errors.New("the server ended the list"))
 			case e == nil && !goesOn:
 				return nil
 			case e == nil:
@@ -85,7 +85,7 @@ func (q *Queue) watch(ctx context.Context, datastore string, goesOn bool, use fu
 	}
 }
 
-// Drain has workers take no more jobs of a datastore, or of any with an empty name, until it is called with on false.
+// Drain stops workers from taking jobs of a datastore, or of all if the name is empty. With on false, it ends that.
 func (q *Queue) Drain(ctx context.Context, datastore string, on bool) error {
 	key := drainKey(datastore)
 	if !on {
@@ -102,7 +102,7 @@ func drainKey(datastore string) string {
 	return "drain." + datastore
 }
 
-// Drains lists the calls of Drain that are in force: whether there is one of all datastores, and the names of others.
+// Drains returns the drains in force: whether all datastores are drained, and the datastores drained by name.
 func (q *Queue) Drains(ctx context.Context) (all bool, datastores []string, err error) {
 	keys, err := q.control.Keys(ctx)
 	if err != nil && !errors.Is(err, jetstream.ErrNoKeysFound) {
@@ -117,7 +117,7 @@ func (q *Queue) Drains(ctx context.Context) (all bool, datastores []string, err 
 	return slices.Contains(keys, drainKey("")), datastores, nil
 }
 
-// Drained reports whether no job of a datastore is to be taken now.
+// Drained reports whether workers must not take jobs of a datastore.
 func (q *Queue) Drained(ctx context.Context, datastore string) (bool, error) {
 	for _, key := range []string{drainKey(""), drainKey(datastore)} {
 		switch _, err := q.control.Get(ctx, key); {
@@ -130,8 +130,8 @@ func (q *Queue) Drained(ctx context.Context, datastore string) (bool, error) {
 	return false, nil
 }
 
-// Mend queues jobs of a datastore anew, or of all with an empty name, that wait or run and have no message. It returns
-// how many those were: a call can end between the record of a job and its message.
+// Mend queues waiting and running jobs without a message again, for a datastore or, if the name is empty, for all. It
+// returns their number. Such jobs exist because a client can end between writing the record and the message.
 func (q *Queue) Mend(ctx context.Context, datastore string) (n int, err error) {
 	var jobs []string
 	err = q.Each(ctx, datastore, func(r *fleet.Record) {
@@ -150,7 +150,7 @@ func (q *Queue) Mend(ctx context.Context, datastore string) (n int, err error) {
 		if info.State.Subjects[subjects+key] > 0 {
 			continue
 		}
-		if err := q.ensure(ctx, key); err != nil { // a message of a job that has ended since is acknowledged
+		if err := q.ensure(ctx, key); err != nil { // if the job has ended by now, its message is acknowledged
 			return n, err
 		}
 		n++
@@ -158,10 +158,10 @@ func (q *Queue) Mend(ctx context.Context, datastore string) (n int, err error) {
 	return n, nil
 }
 
-// mostRows bounds the rows of a scan that the queue keeps, in bytes. Larger ones stay in their file.
+// mostRows limits the size of scan rows in the queue, in bytes. Larger results stay in their file.
 const mostRows = 512 << 10
 
-// KeepRows keeps the rows of a scan, which are in a file, if they are few.
+// KeepRows stores the rows of a scan from a file, unless the file is too large.
 func (q *Queue) KeepRows(ctx context.Context, key, file string) error {
 	st, err := os.Stat(file)
 	if err != nil || st.Size() > mostRows {
@@ -174,7 +174,7 @@ func (q *Queue) KeepRows(ctx context.Context, key, file string) error {
 	return err
 }
 
-// Rows returns the rows of a scan; nil if the queue does not keep them.
+// Rows returns the rows of a scan, or nil if the queue does not have them.
 func (q *Queue) Rows(ctx context.Context, key string) ([]byte, error) {
 	e, err := q.rows.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -186,7 +186,7 @@ func (q *Queue) Rows(ctx context.Context, key string) ([]byte, error) {
 	return e.Value(), nil
 }
 
-// DropRows drops the rows of scans of a datastore, or of all with an empty name, which later ones supersede.
+// DropRows removes the rows of superseded scans of a datastore, or of all if the name is empty.
 func (q *Queue) DropRows(ctx context.Context, datastore string) error {
 	kept, err := q.rows.ListKeys(ctx)
 	if err != nil {

@@ -61,7 +61,7 @@ func TestUnclaimedJob(t *testing.T) {
 	require.Empty(t, k.refused)
 }
 
-// A job whose message was lost is queued anew, once. One that is at work goes on, and one that has ended stays so.
+// A job whose message was lost is queued again, once. One that is at work continues, and one that has ended stays so.
 func TestLostMessages(t *testing.T) {
 	t.Parallel()
 	url := serve(t)

@@ -1,5 +1,5 @@
-// Package queue keeps the jobs of a fleet in NATS JetStream: a message for each job that waits or runs, and a record of
-// what is known of it. Queue, redelivery and limits are JetStream's; what is here says how they are used.
+// Package queue stores the jobs of a fleet in NATS JetStream: a message for each waiting or running job, and a record
+// of its state. JetStream implements queueing, redelivery and limits.
 package queue
 
 import (
@@ -22,43 +22,43 @@ import (
 // Names in JetStream.
 const (
 	stream   = "TRUEUP_JOBS"
-	subjects = "trueup.jobs." // and the key of the job
+	subjects = "trueup.jobs." // followed by the key of the job
 	orders   = "trueup-orders"
 	records  = "trueup-jobs"
 	control  = "trueup-control"
 	rows     = "trueup-rows"
 )
 
-// maxMessage bounds messages of jobs, in bytes, with their headers. The subject says all.
+// maxMessage limits job messages, in bytes with headers. They have no content but their subject.
 const maxMessage = 1 << 10
 
-// Options say where the queue is, and how it is made if it is not there.
+// Options configure the connection to the queue, and the queue if it must be created.
 type Options struct {
 	URL      string
-	Seed     string        // file with the seed of an nkey; empty: none
-	CA       string        // file with the certificates that the server's is checked by; empty: the system's
-	Name     string        // of the connection, for the server's log
-	AckWait  time.Duration // after which a delivery without a sign of life is made again; 0: a minute
-	Delivers int           // how often a job is tried; 0: 8
-	Replicas int           // of streams and buckets; 0: 1
-	Inside   []nats.Option // of a connection within this process; nil: it goes to URL, with Seed and CA
-	Warn     func(error)   // receives errors of the connection, which comes back by itself; nil: they are dropped
+	Seed     string        // file with the seed of an nkey; may be empty
+	CA       string        // file with CA certificates; empty for those of the system
+	Name     string        // of the connection, in the server's log
+	AckWait  time.Duration // time without a sign of life after which a delivery is repeated; a minute if 0
+	Delivers int           // maximum number of tries; 8 if 0
+	Replicas int           // of streams and buckets; 1 if 0
+	Inside   []nats.Option // options of a connection within this process; if set, URL, Seed and CA are ignored
+	Warn     func(error)   // receives errors of the connection, which reconnects by itself; may be nil
 }
 
-// Queue is a connection to the jobs of a fleet. Its methods may be called by several goroutines.
+// Queue is a connection to the jobs of a fleet. It is safe for concurrent use.
 type Queue struct {
 	o       Options
 	conn    *nats.Conn
 	js      jetstream.JetStream
 	jobs    jetstream.Stream
-	orders  jetstream.KeyValue // what clients want of jobs, which workers may not write
+	orders  jetstream.KeyValue // requests of clients; workers may not write them
 	records jetstream.KeyValue
 	control jetstream.KeyValue
 	rows    jetstream.KeyValue
 	hosts   jetstream.KeyValue
 }
 
-// Open connects to a server, and makes the streams and buckets that are not there.
+// Open connects to a server, and creates missing streams and buckets.
 func Open(ctx context.Context, o Options) (*Queue, error) {
 	if o.AckWait == 0 {
 		o.AckWait = time.Minute
@@ -75,7 +75,7 @@ func Open(ctx context.Context, o Options) (*Queue, error) {
 		return nil, err
 	}
 	q := &Queue{o: o, conn: conn}
-	for range unanswered { // a cluster has no leader for some seconds
+	for range unanswered { // a cluster can be without a leader for some seconds
 		if err = q.openAll(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			break
 		}
@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// unanswered is how often a server that is there may leave a request unanswered, each time for some seconds.
+// unanswered is the number of requests that a reachable server may leave unanswered, for some seconds each.
 const unanswered = 6
 
 func (q *Queue) openAll(ctx context.Context) (err error) {
@@ -103,7 +103,7 @@ func (q *Queue) openAll(ctx context.Context) (err error) {
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
-		age  time.Duration // after which a value is gone; 0: it stays
+		age  time.Duration // lifetime of values; unlimited if 0
 	}{
 		{&q.orders, orders, 0},
 		{&q.records, records, 0},
@@ -123,7 +123,7 @@ func connect(o Options) (*nats.Conn, error) {
 		nats.Name("trueup-fleet " + o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { o.Warn(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil { // it was not closed here
+			if err != nil { // nil after Close
 				o.Warn(err)
 			}
 		}),
@@ -146,22 +146,23 @@ func connect(o Options) (*nats.Conn, error) {
 		return nil, err
 	}
 	if !local {
-		options = append(options, nats.Secure()) // a server without TLS is refused
+		options = append(options, nats.Secure()) // refuses a server without TLS
 	}
 	conn, err := nats.Connect(o.URL, options...)
 	switch {
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return nil, fmt.Errorf("NATS at %s: the server is not on loopback, and has no TLS: %w", shown, err)
+		return nil, fmt.Errorf("NATS at %s: the server is not on loopback, and offers no TLS: %w", shown, err)
 	case err != nil:
-		return nil, fmt.Errorf("NATS at %s: %w; trueup-fleet serve runs a server, --nats names another", shown, err)
+		return nil, fmt.Errorf("NATS at %s: %w; start a server with trueup-fleet serve, or name another with --nats",
+			shown, err)
 	}
 	return conn, nil
 }
 
-// inbox has answers come on subjects of the key alone.
+// inbox restricts replies to subjects of the client's own key.
 func inbox(o *nats.Options) error { return nats.CustomInboxPrefix(inboxOf(o.Nkey))(o) }
 
-// place returns URLs with commas between as messages have them, without passwords, and whether all are of this machine.
+// place returns comma-separated URLs without passwords for messages, and reports whether all are on this machine.
 func place(urls string) (shown string, local bool, err error) {
 	local = true
 	var all []string
@@ -170,8 +171,8 @@ func place(urls string) (shown string, local bool, err error) {
 			text = "nats://" + text
 		}
 		u, err := url.Parse(text)
-		if err != nil || u.Host == "" { // the error has the whole URL
-			return "", false, ondisk.In(ondisk.ErrUsage, "--nats has no URL such as nats://HOST:4222")
+		if err != nil || u.Host == "" { // url.Parse would show the password
+			return "", false, ondisk.In(ondisk.ErrUsage, "--nats must be a URL such as nats://HOST:4222")
 		}
 		ip, _ := netip.ParseAddr(u.Hostname())
 		local = local && (ip.IsLoopback() || u.Hostname() == "localhost")
@@ -180,7 +181,7 @@ func place(urls string) (shown string, local bool, err error) {
 	return strings.Join(all, ","), local, nil
 }
 
-// open returns a stream, and makes it if it is not there.
+// open returns a stream, and creates it if it does not exist.
 func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
 	c.Storage, c.Replicas = jetstream.FileStorage, q.o.Replicas
 	s, err := q.js.Stream(ctx, c.Name)
@@ -191,16 +192,16 @@ func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.S
 		return nil, fmt.Errorf("stream %s: %w", c.Name, err)
 	}
 	if has := s.CachedInfo().Config.Replicas; has < q.o.Replicas {
-		return nil, fmt.Errorf("stream %s has %d replicas, not %d; change that with nats stream edit", c.Name, has,
+		return nil, fmt.Errorf("stream %s has %d replicas, not %d; change it with nats stream edit", c.Name, has,
 			q.o.Replicas)
 	}
 	return s, nil
 }
 
-// bucket returns a bucket, and makes it if it is not there.
+// bucket returns a bucket, and creates it if it does not exist.
 func (q *Queue) bucket(ctx context.Context, name string, age time.Duration) (jetstream.KeyValue, error) {
 	kv, err := q.js.KeyValue(ctx, name)
-	if err == nil { // the stream below it is there, and has its replicas
+	if err == nil { // checks the replicas of the underlying stream
 		_, err = q.open(ctx, jetstream.StreamConfig{Name: "KV_" + name})
 	}
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
@@ -217,8 +218,7 @@ func (q *Queue) bucket(ctx context.Context, name string, age time.Duration) (jet
 // Close ends the connection.
 func (q *Queue) Close() { q.conn.Close() }
 
-// Submit queues a job. It reports whether that is new: a job that is known already, in whatever state, is not queued
-// again.
+// Submit queues a job. It reports whether the job is new: a job known in any state is not queued again.
 func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error) {
 	if err := j.Check(); err != nil {
 		return false, err
@@ -232,22 +232,22 @@ func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error)
 		}
 		fresh = err == nil
 		if errors.Is(err, jetstream.ErrKeyExists) {
-			err = nil // another client is as far
+			err = nil // another client created it at the same time
 		}
 	}
 	if err != nil || r.State != fleet.Queued || r.Seq != 0 {
 		return false, err
 	}
-	return fresh, q.ensure(ctx, j.Key()) // also where an earlier call ended between the two
+	return fresh, q.ensure(ctx, j.Key()) // an earlier call may have ended before it published the message
 }
 
-// order notes what a client wants of a job. What has not been ordered is not done.
+// order records a client's request. Workers only run jobs with an order.
 func (q *Queue) order(ctx context.Context, key, what string) error {
 	_, err := q.orders.PutString(ctx, key, what)
 	return err
 }
 
-// ensure has a job have a message. One that it has stays where it is in the queue.
+// ensure publishes the message of a job, unless the queue has one.
 func (q *Queue) ensure(ctx context.Context, key string) error {
 	_, err := q.js.Publish(ctx, subjects+key, nil, jetstream.WithExpectLastSequencePerSubject(0))
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok &&
@@ -257,7 +257,7 @@ func (q *Queue) ensure(ctx context.Context, key string) error {
 	return err
 }
 
-// publish has a job have a message at the end of the queue. The server removes one that it has.
+// publish puts the message of a job at the end of the queue. The server removes an earlier one.
 func (q *Queue) publish(ctx context.Context, r *fleet.Record) error {
 	_, err := q.js.Publish(ctx, subjects+r.Key(), nil)
 	return err
@@ -266,7 +266,7 @@ func (q *Queue) publish(ctx context.Context, r *fleet.Record) error {
 func encode(r *fleet.Record) []byte {
 	b, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // plain values: our own bug
+		panic(err) // cannot fail for plain values
 	}
 	return b
 }
@@ -279,7 +279,7 @@ func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, err
 	}
 	r, err := fleet.ParseRecord(e.Value())
 	if err == nil && r.Key() != key {
-		err = errors.New("its record is that of another job")
+		err = errors.New("its record belongs to another job")
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("job %.80s: %w", key, err)
@@ -287,8 +287,8 @@ func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, err
 	return r, e.Revision(), nil
 }
 
-// change replaces a record by what f makes of it, as often as another change comes between. f returns false for a
-// record that is to stay. order is what a client wants, empty for a worker.
+// change updates a record with f, and repeats that after a conflict. If f returns false, the record stays. order is the
+// request of a client, or empty for a worker.
 func (q *Queue) change(
 	ctx context.Context, key, order string, f func(r *fleet.Record) (bool, error),
 ) (*fleet.Record, error) {
@@ -311,12 +311,11 @@ func (q *Queue) change(
 	}
 }
 
-// overtaken reports whether a record has another revision than the one to be replaced.
+// overtaken reports whether an update failed because the record has a newer revision.
 func overtaken(err error) bool { return errors.Is(err, jetstream.ErrKeyRevisionMismatch) }
 
-// Cancel has a job not be done. Its worker ends it, and removes what it wrote; a worker does that also for one that
-// failed or was refused, and for one that was cancelled and left something. A job whose result is about to get its name
-// is not cancelled.
+// Cancel cancels a job. Its worker ends the run and removes its files; a worker also does that for failed, refused and
+// cancelled jobs that left files. A job whose copy is about to get its final name cannot be cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
 	r, err := q.change(ctx, key, "cancel", func(r *fleet.Record) (bool, error) {
 		switch left := r.Begun && r.State != fleet.Done; {
@@ -344,19 +343,19 @@ func stateOf(r *fleet.Record) string {
 	return string(r.State)
 }
 
-// anew makes a job one that waits for its first delivery.
+// anew resets a job to its state before the first delivery.
 func anew(r *fleet.Record) {
 	r.State, r.Round, r.Seq, r.Delivery, r.Proved = fleet.Queued, r.Round+1, 0, 0, false
 }
 
-// Retry queues a job anew that has ended: without success, or, if done, in whatever way.
+// Retry queues an ended job again: an unsuccessful one, or with done, any.
 func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record, error) {
 	r, err := q.change(ctx, key, "retry", func(r *fleet.Record) (bool, error) {
 		if r.State == fleet.Queued && r.Seq == 0 {
-			return false, nil // an earlier call may have ended before its message
+			return false, nil // an earlier call may have ended before it published the message
 		}
 		if !r.State.Ended() || r.State == fleet.Done && !done {
-			return false, fmt.Errorf("job %s is %s; only one that ended without success is queued anew", key,
+			return false, fmt.Errorf("job %s is %s; only a job that ended without success can be queued again", key,
 				stateOf(r))
 		}
 		anew(r)

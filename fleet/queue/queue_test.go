@@ -136,7 +136,7 @@ func TestJobsAreKnown(t *testing.T) {
 	require.NotNil(t, k.next(t, long))
 }
 
-// A worker that was silent for too long has lost its job: nothing that it says is believed any more.
+// A worker that was silent for too long has lost its job: nothing that it says is believed any longer.
 func TestSilentWorkersAreFenced(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
@@ -207,7 +207,7 @@ func TestForeignMessages(t *testing.T) {
 
 	require.NoError(t, send("trueup.jobs.ds1.a*b", nil))
 	require.Nil(t, k.next(t, time.Second))
-	require.Contains(t, k.refused[2], "ds1.a*b: the message is not that of a job")
+	require.Contains(t, k.refused[2], "ds1.a*b: the message belongs to no job")
 	require.NoError(t, send("trueup.jobs.ds2."+strings.TrimPrefix(key, "ds1."), nil))
 	other := take(t, q, "w", "ds2")
 	_, err := other.Next(t.Context(), "w", long, other.refuse)
@@ -233,7 +233,7 @@ func TestForeignMessagesKeepNoPlace(t *testing.T) {
 		if i >= 2*each {
 			record = []byte(`{"kind":"later"}`)
 		} else {
-			refused = append(refused, j.Key()+": the message is not that of a job: it was not submitted")
+			refused = append(refused, j.Key()+": the message belongs to no job: it was not submitted")
 		}
 		if i >= each {
 			_, err = bucket.Put(t.Context(), j.Key(), record)
@@ -261,7 +261,7 @@ func TestForeignMessagesKeepNoPlace(t *testing.T) {
 	require.Equal(t, uint64(each+1), messages(t, js), "another program may read these records")
 }
 
-// A job that fails as often as it may is dead, with what was learnt. It can be queued anew.
+// A job that fails as often as it may is dead, with what was learnt. It can be queued again.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), Delivers: 2, AckWait: time.Second})
@@ -276,7 +276,7 @@ func TestPoison(t *testing.T) {
 	}
 	require.Nil(t, k.next(t, 0))
 	submit(t, q, job("b.vmdk"))
-	for range 2 { // nothing says why this one fails
+	for range 2 { // nothing reports the reason this one fails
 		l := k.next(t, long)
 		require.Equal(t, "b.vmdk", l.Record.Path)
 		l.Leave()
@@ -291,7 +291,7 @@ func TestPoison(t *testing.T) {
 		said[r.Path] = r.Message
 	}))
 	require.Equal(t, map[string]string{
-		"a.vmdk": "broken", "b.vmdk": "its workers were gone before they could say why",
+		"a.vmdk": "broken", "b.vmdk": "its workers were lost before they reported a reason",
 	}, said)
 	_, err := q.Retry(t.Context(), key, false)
 	require.NoError(t, err)
@@ -445,7 +445,7 @@ func TestDrain(t *testing.T) {
 	inForce(false, "a")
 }
 
-// A server that is started again on its store has all jobs, and workers go on with theirs.
+// A server that is started again on its store has all jobs, and workers continue with theirs.
 func TestServerStartsAgain(t *testing.T) {
 	t.Parallel()
 	store := t.TempDir()
@@ -519,7 +519,7 @@ func TestNoPlainConnections(t *testing.T) {
 	at.Host = "0.0.0.0:" + at.Port() // Linux takes it for this machine
 	_, err = queue.Open(t.Context(), queue.Options{URL: at.String()})
 	require.ErrorIs(t, err, nats.ErrSecureConnWanted)
-	require.ErrorContains(t, err, "has no TLS")
+	require.ErrorContains(t, err, "offers no TLS")
 	for _, text := range []string{"nats://u:secret@127.0.0.1:1", "nats://u:secret@[::1", "u:secret@127.0.0.1:1"} {
 		_, err = queue.Open(t.Context(), queue.Options{URL: text})
 		require.ErrorContains(t, err, "--nats")

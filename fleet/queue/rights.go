@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// Rights returns the subjects that the client with a key may publish to, by the words behind it: "reader", or "worker"
-// and its datastores. Nil is all, which a client without words may. It receives answers below a subject of its own.
+// Rights returns the subjects that a client may publish to, from the words after its key: "reader", or "worker" and its
+// datastores. Without words it returns nil, for all subjects. receive is the prefix for replies.
 func Rights(key string, words []string) (publish []string, receive string, err error) {
 	switch {
 	case len(words) == 0:
@@ -30,7 +30,7 @@ func Rights(key string, words []string) (publish []string, receive string, err e
 
 func inboxOf(key string) string { return "_INBOX_" + key }
 
-// readable returns what it takes to read all that is known of jobs.
+// readable returns the subjects for reading all records.
 func readable() []string {
 	out := []string{"$JS.API.INFO", "$JS.FC.>", "$JS.API.STREAM.INFO." + stream, "$JS.API.CONSUMER.LIST." + stream}
 	for _, bucket := range []string{orders, records, control, rows, hosts} {
@@ -41,14 +41,14 @@ func readable() []string {
 	return out
 }
 
-// workable returns what it takes to do the jobs of a datastore.
+// workable returns the subjects for running the jobs of a datastore.
 func workable(datastore string) []string {
 	return []string{
 		"$JS.API.CONSUMER.INFO." + stream + "." + datastore,
 		"$JS.API.CONSUMER.CREATE." + stream + "." + datastore + ".>",
 		"$JS.API.CONSUMER.MSG.NEXT." + stream + "." + datastore,
 		"$JS.ACK." + stream + "." + datastore + ".>",
-		subjects + datastore + ".*", // a job that is given back goes to the end of the queue
+		subjects + datastore + ".*", // to return a job to the end of the queue
 		"$KV." + records + "." + datastore + ".*",
 		"$KV." + rows + "." + datastore + ".*",
 		"$KV." + hosts + ".*",

@@ -8,21 +8,20 @@ import (
 	"github.com/trueup/trueup/fleet/queue"
 )
 
-// look is the time between two looks at what is beside the jobs, and pause that before an attempt that follows a
-// failed one.
+// look is the interval between reads of the queue's state, and pause the delay before a retry.
 const (
 	look  = 5 * time.Second
 	pause = time.Second
 )
 
-// Follow keeps an overview up to date until the function that it returns is called.
+// Follow keeps an overview up to date until stop is called.
 func Follow(q *queue.Queue, o *overview.Overview) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			_ = q.Watch(ctx, "", o.Set) // it says nothing that a look does not say
+			_ = q.Watch(ctx, "", o.Set) // the other goroutine reports the same error
 			wait(ctx, pause)
 		}
 	}()
@@ -35,7 +34,7 @@ func Follow(q *queue.Queue, o *overview.Overview) (stop func()) {
 				o.SetAround(a)
 				o.SetProblem("")
 			} else if ctx.Err() == nil {
-				o.SetProblem("The queue does not answer, and nothing new is known: " + err.Error())
+				o.SetProblem("The queue does not answer, so this page is not up to date: " + err.Error())
 			}
 			wait(ctx, look)
 		}
@@ -54,7 +53,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// around asks for what the queue knows beside the jobs.
+// around reads the state of the queue other than jobs.
 func around(ctx context.Context, q *queue.Queue) (a overview.Around, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*look)
 	defer cancel()

@@ -15,16 +15,16 @@ import (
 	"github.com/trueup/trueup/fleet/overview"
 )
 
-// guard lets those ask who may.
+// guard authenticates requests.
 type guard struct {
-	token   []byte // nil: none is asked for
-	local   bool   // it listens on loopback
-	secure  bool   // by TLS
+	token   []byte // nil if no token is required
+	local   bool   // the server listens on loopback
+	secure  bool   // the server uses TLS
 	version string
 	next    http.Handler
 }
 
-// cookie is the name of the one that a browser shows, for as long as session.
+// cookie is the name of the session cookie, and session its lifetime.
 const (
 	cookie  = "trueup_fleet"
 	session = 12 * time.Hour
@@ -41,13 +41,14 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	login := g.token != nil && r.URL.Path == "/login"
 	switch {
-	case g.local && !isLocal(r.Host): // a page of elsewhere whose name was made one of this machine
-		http.Error(w, "This server is asked by another name than that of this machine.", http.StatusMisdirectedRequest)
+	case g.local && !isLocal(r.Host): // against DNS rebinding: a foreign page whose name resolves to this machine
+		http.Error(w, "This server accepts requests for this machine only, by the name localhost or a loopback "+
+			"address.", http.StatusMisdirectedRequest)
 	case login && r.Method == http.MethodPost:
 		g.login(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "This server changes nothing.", http.StatusMethodNotAllowed)
+		http.Error(w, "This server is read-only.", http.StatusMethodNotAllowed)
 	case g.token == nil || g.admits(r):
 		if login {
 			http.Redirect(w, r, "./", http.StatusSeeOther)
@@ -58,11 +59,11 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.ask(w, false)
 	default:
 		h.Set("WWW-Authenticate", `Bearer realm="trueup-fleet"`)
-		http.Error(w, "A token is needed: Authorization: Bearer TOKEN.", http.StatusUnauthorized)
+		http.Error(w, "A token is required: Authorization: Bearer TOKEN.", http.StatusUnauthorized)
 	}
 }
 
-// isLocal reports whether a host of a request is this machine.
+// isLocal reports whether the host of a request is this machine.
 func isLocal(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -71,7 +72,7 @@ func isLocal(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// admits reports whether a request shows the token, or a cookie that was given for it.
+// admits reports whether a request carries the token or a valid session cookie.
 func (g guard) admits(r *http.Request) bool {
 	if shown, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); is {
 		return g.is(shown)
@@ -85,13 +86,13 @@ func (g guard) admits(r *http.Request) bool {
 	return err == nil && hmac.Equal([]byte(c.Value), []byte(g.pass(seconds))) && time.Now().Unix() < seconds
 }
 
-// is compares in a time that says nothing of the token, not even its length.
+// is compares a token in constant time, independent of its length.
 func (g guard) is(shown string) bool {
 	a, b := sha256.Sum256([]byte(shown)), sha256.Sum256(g.token)
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// pass returns the value of a cookie that is good until a time, in seconds since 1970.
+// pass returns the value of a cookie that is valid until a time, in seconds since 1970.
 func (g guard) pass(until int64) string {
 	text := strconv.FormatInt(until, 10)
 	mac := hmac.New(sha256.New, g.token)
@@ -99,16 +100,16 @@ func (g guard) pass(until int64) string {
 	return text + "." + hex.EncodeToString(mac.Sum(nil))
 }
 
-// ask sends the page that asks for the token.
+// ask sends the login page.
 func (g guard) ask(w http.ResponseWriter, wrong bool) {
 	w.Header().Set("Content-Security-Policy", overview.LoginPolicy()+"; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("WWW-Authenticate", `Bearer realm="trueup-fleet"`)
 	w.WriteHeader(http.StatusUnauthorized)
-	_ = overview.Login(w, g.version, wrong) // to a client that may be gone
+	_ = overview.Login(w, g.version, wrong) // the client may have disconnected
 }
 
-// login gives a cookie for the token.
+// login exchanges the token for a session cookie.
 func (g guard) login(w http.ResponseWriter, r *http.Request) {
 	const most = 8 << 10
 	r.Body = http.MaxBytesReader(w, r.Body, most)

@@ -23,22 +23,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Options say where to listen, and who may ask.
+// Options configure the listener and its authentication.
 type Options struct {
-	Flag      string // the name of the flag of Address, for messages
-	Address   string // and port
-	Cert, Key string // files for TLS; empty: none
-	Token     string // file with what each request has to show; empty: none
+	Flag      string // name of the flag for Address, for messages
+	Address   string // ADDRESS:PORT
+	Cert, Key string // PEM files; empty without TLS
+	Token     string // file with the token; empty if none is required
 }
 
-// Site is what is served.
+// Site is the content of a server.
 type Site struct {
 	Version  string
 	Metrics  func(w io.Writer) error
-	Overview *overview.Overview                           // nil: there is no page
-	Report   func(ctx context.Context) (io.Reader, error) // that of the last scans, as a page; nil: none
-	Warn     func(text string)                            // receives errors of connections
-	Tick     time.Duration                                // between two looks for changes; 0: 2 s
+	Overview *overview.Overview                           // nil without a page
+	Report   func(ctx context.Context) (io.Reader, error) // HTML report of the last scans; nil without reports
+	Warn     func(text string)                            // receives connection errors
+	Tick     time.Duration                                // interval between checks for changes; 2 s if 0
 }
 
 // Server serves a site.
@@ -49,10 +49,10 @@ type Server struct {
 	leave context.CancelFunc
 }
 
-// maxConnections bounds how many clients are served at once.
+// maxConnections limits the number of concurrent connections.
 const maxConnections = 256
 
-// Start listens, and serves until Stop is called. Beyond loopback it wants TLS and a token.
+// Start listens, and serves until Stop is called. Addresses other than loopback require TLS and a token.
 func Start(o Options, s Site) (*Server, error) {
 	local, err := o.check()
 	if err != nil {
@@ -93,23 +93,24 @@ func Start(o Options, s Site) (*Server, error) {
 		if config != nil {
 			_ = out.http.ServeTLS(l, "", "")
 		} else {
-			_ = out.http.Serve(l) // it ends by Stop
+			_ = out.http.Serve(l) // returns after Stop
 		}
 	}()
 	return out, nil
 }
 
-// URL returns where the server listens.
+// URL returns the URL of the server.
 func (s *Server) URL() string { return s.url }
 
-// Stop ends the server, and all that it serves.
+// Stop ends the server and all its requests.
 func (s *Server) Stop() {
 	s.leave()
 	_ = s.http.Close()
 	<-s.ended
 }
 
-// check refuses a server that strangers could ask, and reports whether it is one of this machine alone.
+// check refuses options that would expose the site to other hosts without protection. It reports whether the address is
+// loopback.
 func (o *Options) check() (local bool, err error) {
 	host, port, err := net.SplitHostPort(o.Address)
 	if err == nil && host == "" {
@@ -122,22 +123,24 @@ func (o *Options) check() (local bool, err error) {
 		return false, ondisk.In(ondisk.ErrUsage, "--%s %q: must be ADDRESS:PORT with an IP address, or :PORT", o.Flag,
 			o.Address)
 	case (o.Cert == "") != (o.Key == ""):
-		return false, ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key belong together; give both")
+		return false, ondisk.In(ondisk.ErrUsage, "--tls-cert and --tls-key require each other")
 	case ip.IsLoopback():
 		return true, nil
 	case o.Cert == "":
-		return false, ondisk.In(ondisk.ErrUsage, "--%s %s is not loopback, and needs TLS: --tls-cert and --tls-key",
+		return false, ondisk.In(ondisk.ErrUsage, "--%s %s is not loopback, and requires TLS; add --tls-cert and "+
+			"--tls-key",
 			o.Flag, host)
 	case o.Token == "":
-		return false, ondisk.In(ondisk.ErrUsage, "--%s %s is not loopback, and needs --token with a file", o.Flag, host)
+		return false, ondisk.In(ondisk.ErrUsage, "--%s %s is not loopback, and requires a token; add --token FILE",
+			o.Flag, host)
 	}
 	return false, nil
 }
 
-// minToken is the least length of a token: it may be guessed at the speed of the network.
+// minToken is the minimum length of a token, in bytes, so that it cannot be guessed over the network.
 const minToken = 32
 
-// readToken reads the token in a file, nil if none is named.
+// readToken reads the token from a file. It returns nil for an empty path.
 func readToken(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -153,14 +156,14 @@ func readToken(path string) ([]byte, error) {
 		return nil, fmt.Errorf("--token: %w", err)
 	}
 	if b = bytes.TrimSpace(b); len(b) < minToken || len(b) > most {
-		return nil, ondisk.In(ondisk.ErrUsage, "--token %s has %d bytes: must be %d to %d; openssl rand -hex 32 "+
-			"makes a token",
+		return nil, ondisk.In(ondisk.ErrUsage, "--token %s has %d bytes: must be %d to %d; to make one: openssl "+
+			"rand -hex 32",
 			path, len(b), minToken, most)
 	}
 	return b, nil
 }
 
-// warner passes on what the server of Go logs.
+// warner forwards log lines of Go's HTTP server.
 type warner func(text string)
 
 func (w warner) Write(b []byte) (int, error) {
@@ -183,7 +186,7 @@ func (s Site) routes() http.Handler {
 	return mux
 }
 
-// answer sends what was written, or the error.
+// answer sends the output of write, or its error.
 func (s Site) answer(w http.ResponseWriter, kind string, write func(w io.Writer) error) {
 	var b bytes.Buffer
 	if err := write(&b); err != nil {
@@ -191,13 +194,14 @@ func (s Site) answer(w http.ResponseWriter, kind string, write func(w io.Writer)
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(b.Bytes()) // to a client that may be gone
+	_, _ = w.Write(b.Bytes()) // the client may have disconnected
 }
 
-// fail says that there is no answer. What it was goes to the log: it may name files.
+// fail sends a general error. The real error may name files, so it only goes to the log.
 func (s Site) fail(w http.ResponseWriter, err error) {
 	fmt.Fprintln(warner(s.Warn), err)
-	http.Error(w, "There is no answer now. The log of trueup-fleet has the reason.", http.StatusServiceUnavailable)
+	http.Error(w, "No answer is available now. See the log of trueup-fleet for the reason.",
+		http.StatusServiceUnavailable)
 }
 
 func (s Site) metrics(w http.ResponseWriter, _ *http.Request) {
@@ -211,14 +215,14 @@ func (s Site) page(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// endure has an answer last longer than its request may: the end of that time would look like the end of the client.
+// endure lifts the read deadline for a long response: when it expired, the request would look cancelled.
 func endure(w http.ResponseWriter) *http.ResponseController {
 	to := http.NewResponseController(w)
-	_ = to.SetReadDeadline(time.Time{}) // what does not know it has none
+	_ = to.SetReadDeadline(time.Time{}) // an unsupported deadline needs no lifting
 	return to
 }
 
-// report sends the report of the last scans. The page says itself which style and script it has, by their hashes.
+// report sends the report of the last scans. The page contains the hashes of its own style and script.
 func (s Site) report(w http.ResponseWriter, r *http.Request) {
 	endure(w)
 	f, err := s.Report(r.Context())
@@ -232,7 +236,7 @@ func (s Site) report(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, f)
 }
 
-// events sends each part of the page that changes, until the client or the server ends.
+// events sends each changed part of the page until the client disconnects or the server stops.
 func (s Site) events(w http.ResponseWriter, r *http.Request) {
 	const patience = 30 * time.Second
 	tick := time.NewTicker(cmp.Or(s.Tick, 2*time.Second))

@@ -88,11 +88,11 @@ func TestNoOpenPages(t *testing.T) {
 	t.Parallel()
 	short, good := put(t, "short", "secret\n"), put(t, "good", token+"\n")
 	for want, o := range map[string]web.Options{
-		"needs TLS":            {Address: "0.0.0.0:0", Token: good},
-		"needs --token":        {Address: "[::]:0", Cert: "c", Key: "k"},
+		"requires TLS":         {Address: "0.0.0.0:0", Token: good},
+		"requires a token":     {Address: "[::]:0", Cert: "c", Key: "k"},
 		"with an IP address":   {Address: "localhost:0"},
 		"must be ADDRESS:PORT": {Address: "127.0.0.1"},
-		"belong together":      {Address: "127.0.0.1:0", Cert: "c"},
+		"require each other":   {Address: "127.0.0.1:0", Cert: "c"},
 		"must be 32 to 4096":   {Address: "127.0.0.1:0", Token: short},
 		"no such file":         {Address: "127.0.0.1:0", Token: short + ".absent"},
 		"--tls-cert c: open c": {Address: "127.0.0.1:0", Cert: "c", Key: "k"},
@@ -148,7 +148,7 @@ func TestMetricsAlone(t *testing.T) {
 	}
 }
 
-// A page of elsewhere whose name leads to this machine gets nothing.
+// A page from elsewhere whose name leads to this machine gets nothing.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	at := start(t, web.Options{Address: "127.0.0.1:0"}, site())

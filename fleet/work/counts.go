@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// Counts are what a worker has done since it began. Its methods may be called by several goroutines.
+// Counts counts the work of a worker since its start. It is safe for concurrent use.
 type Counts struct {
 	mu       sync.Mutex
 	running  map[string]int64 // by datastore
@@ -21,10 +21,10 @@ type Counts struct {
 	failed   map[string]fleet.State // jobs whose last attempt here failed, by their keys
 }
 
-// attempted says how attempts ended.
+// attempted is a kind and outcome of attempts.
 type attempted struct{ datastore, kind, outcome, code string }
 
-// add counts attempts that begin, or, with a negative number, that end.
+// add changes the number of running attempts by n.
 func (c *Counts) add(datastore string, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *Counts) add(datastore string, n int64) {
 	c.copied[datastore] += 0
 }
 
-// settled counts the end of an attempt by what became of its job. Only a run with Once asks later which have failed.
+// settled counts the outcome of an attempt. With remember, it notes a failed job for Failed.
 func (c *Counts) settled(r *fleet.Record, remember bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Counts) settled(r *fleet.Record, remember bool) {
 	}
 }
 
-// Failed returns how many jobs were refused, and how many failed or are dead, by their last attempt here.
+// Failed returns the numbers of jobs that were refused, and that failed or died, in their last attempt here.
 func (c *Counts) Failed() (refused, failed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Counts) Failed() (refused, failed int) {
 	return refused, failed
 }
 
-// Metrics writes the counts as Prometheus reads them.
+// Metrics writes the counts in the Prometheus text format.
 func (c *Counts) Metrics(w io.Writer, version string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *Counts) Metrics(w io.Writer, version string) error {
 		}
 		return out
 	}
-	m.Gauge("trueup_fleet_worker_running", "Jobs that this worker does now.", by(c.running)...)
-	m.Counter("trueup_fleet_worker_copied_bytes_total", "Bytes of disks that jobs have copied which are done.",
+	m.Gauge("trueup_fleet_worker_running", "Jobs running on this worker.", by(c.running)...)
+	m.Counter("trueup_fleet_worker_copied_bytes_total", "Bytes copied by finished jobs.",
 		by(c.copied)...)
 	var ends []fleet.Sample
 	for _, a := range slices.SortedFunc(maps.Keys(c.attempts), func(a, b attempted) int {
@@ -91,14 +91,14 @@ func (c *Counts) Metrics(w io.Writer, version string) error {
 		ends = append(ends, fleet.SampleOf(fleet.Labels("datastore", a.datastore, "kind", a.kind, "outcome", a.outcome,
 			"code", a.code), c.attempts[a]))
 	}
-	m.Counter("trueup_fleet_worker_attempts_total", "Attempts at jobs that have ended, by what became of the job.",
+	m.Counter("trueup_fleet_worker_attempts_total", "Ended attempts at jobs, by outcome.",
 		ends...)
 	m.Gauge("trueup_fleet_worker_info", "Always 1. Version of trueup-fleet.",
 		fleet.SampleOf(fleet.Labels("version", version), 1))
 	return m.Flush()
 }
 
-// announce tells the queue each minute that the worker is there, until the function that it returns is called.
+// announce announces the worker every minute, until the returned function is called.
 func (w *Worker) announce(ctx context.Context) func() {
 	a := fleet.Announcement{
 		Worker: w.ID, Version: w.Version, Began: time.Now().UTC(), Slots: max(w.Slots, 1), Window: w.Window.String(),

@@ -17,28 +17,28 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// attempt is a delivery of a job at work.
+// attempt is a running delivery of a job.
 type attempt struct {
 	*Worker
 	*run
 	at    Datastore
 	task  task
-	files []string // of the copy, when its proof began; nil: an earlier delivery has proved it
+	files []string // of the copy, at the start of its verification; nil if an earlier delivery verified it
 	lease *queue.Lease
 	log   *slog.Logger
 
 	now      fleet.Progress
-	advanced time.Time // when work was last seen
-	heard    time.Time // when the job was last known to be this worker's
-	unlocked bool      // the file system knows no locks: nothing keeps another run from the copy
+	advanced time.Time // time of the last progress
+	heard    time.Time // time of the last successful checkpoint
+	unlocked bool      // the file system has no locks, so other runs may write the copy
 }
 
-// bounded is a context for an exchange with the server that the end of this worker does not cut off.
+// bounded returns a context with a deadline for a request to the server, which the end of the worker does not cancel.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }
 
-// do does a job, and settles it. The error is one after which this worker can do no other.
+// do runs a job and records its result. It returns an error if this worker cannot run further jobs.
 func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	r := &l.Record
 	log := w.Log.With("job", r.Key(), "kind", r.Kind, "image", fleet.Plain(filepath.Join(d.Root, r.Path)),
@@ -53,7 +53,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	var v verdict
 	var e end
 	if j.task, v = w.prepare(d, r); v.state == "" {
-		log.Info("the job begins")
+		log.Info("the job starts")
 		var err error
 		if e, v, err = j.work(ctx); err != nil {
 			j.fenced(ctx, err)
@@ -61,14 +61,14 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 		}
 	}
 	var other error
-	if v.code == "usage" { // a program that was replaced does not know the flags
+	if v.code == "usage" { // the program may have been replaced by another version
 		if other = w.checkProgram(ctx); other != nil {
 			v.state = fleet.Queued
 		}
 	}
-	// The next delivery goes on from a copy behind the fence, and waits for the run of an earlier one.
+	// After the fence, the next delivery uses the copy. It also waits for a run of an earlier delivery.
 	if v.state != fleet.Queued || j.lease.Record.Named == "" && v.code != busy {
-		err := j.checkpoint(ctx) // of another worker's job, nothing is removed
+		err := j.checkpoint(ctx) // files of another worker's job must stay
 		if errors.Is(err, queue.ErrFenced) {
 			j.fenced(ctx, err)
 			return nil
@@ -77,7 +77,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 			err = j.clear()
 		}
 		if err != nil {
-			log.Warn("what the job has written is still there", "error", err)
+			log.Warn("files written by the job could not be removed", "error", err)
 		}
 	}
 	if err := j.settle(ctx, e, v, other != nil); err != nil {
@@ -88,8 +88,8 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	return other
 }
 
-// work does the runs of a job, takes the fence, and renames or exchanges the copy. The error is queue.ErrFenced for a
-// job of another worker.
+// work performs the runs of a job, passes the fence, and renames or exchanges the copy. It returns queue.ErrFenced if
+// the job belongs to another worker.
 func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 	v = verdict{state: fleet.Done}
 	var result []byte
@@ -111,7 +111,7 @@ func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 			e.output = merged(result, nil, j.task.dest)
 			return e, v, nil
 		default:
-			return e, verdict{fleet.Queued, "io", "the copy is gone: " + j.task.copy}, nil
+			return e, verdict{fleet.Queued, "io", "the copy is missing: " + j.task.copy}, nil
 		}
 	}
 	if j.task.copy != "" {
@@ -129,7 +129,7 @@ func (j *attempt) work(ctx context.Context) (e end, v verdict, err error) {
 	return e, v, nil
 }
 
-// runOne does one run, if the job is this worker's.
+// runOne performs one run, if the job still belongs to this worker.
 func (j *attempt) runOne(ctx context.Context, args []string) (e end, v verdict, err error) {
 	if err := j.checkpoint(ctx); errors.Is(err, queue.ErrFenced) {
 		return e, v, err
@@ -141,7 +141,7 @@ func (j *attempt) runOne(ctx context.Context, args []string) (e end, v verdict, 
 	return j.attend(ctx)
 }
 
-// merged adds the size of the copy, which the first run prints, to the JSON of the last run, and the final name.
+// merged returns the JSON of the last run with the size of the copy from the first run, and with final names.
 func merged(first, last []byte, dest string) []byte {
 	var copied, named map[string]json.RawMessage
 	if json.Unmarshal(first, &copied) != nil || copied == nil {
@@ -150,7 +150,7 @@ func merged(first, last []byte, dest string) []byte {
 	if json.Unmarshal(last, &named) == nil && named["replaced"] != nil {
 		named["copied_bytes"] = copied["copied_bytes"]
 		if out, err := json.Marshal(named); err == nil {
-			return out // it has the final names
+			return out // contains the final names
 		}
 		return last
 	}
@@ -163,7 +163,7 @@ func merged(first, last []byte, dest string) []byte {
 		return first
 	}
 	final := func(path string) string {
-		if rest, ok := strings.CutPrefix(path, r.Dest); ok && (rest == "" || rest[0] == '!') { // a member of a package
+		if rest, ok := strings.CutPrefix(path, r.Dest); ok && (rest == "" || rest[0] == '!') { // of a package
 			return dest + rest
 		}
 		return filepath.Join(filepath.Dir(dest), filepath.Base(path))
@@ -173,7 +173,7 @@ func merged(first, last []byte, dest string) []byte {
 	}
 	for _, d := range r.Disks {
 		var path string
-		_ = json.Unmarshal(d["dest"], &path) // a text
+		_ = json.Unmarshal(d["dest"], &path) // always a string
 		d["dest"], _ = json.Marshal(final(path))
 	}
 	copied["dest"], _ = json.Marshal(dest)
@@ -186,12 +186,12 @@ func merged(first, last []byte, dest string) []byte {
 	return out
 }
 
-// fence records the proved copy in the job, with retries while the server is away. After it the copy may get its names,
-// and no other worker begins anew.
+// fence records the verified copy in the job, and retries while the server is unreachable. After it, the copy may get
+// its final names, and no other worker starts again.
 func (j *attempt) fence(ctx context.Context) error {
 	identity := identityOf(j.task.copy)
 	if identity == "" {
-		identity = j.lease.Record.Named // the exchange has begun to give names
+		identity = j.lease.Record.Named // the exchange has begun to rename
 	}
 	for {
 		within, cancel := bounded(ctx)
@@ -203,16 +203,16 @@ func (j *attempt) fence(ctx context.Context) error {
 		case ctx.Err() != nil || j.isCutOff():
 			return err
 		}
-		j.log.Warn("the server does not answer; the copy waits for its names", "error", err)
+		j.log.Warn("the server does not answer; the copy waits for its final names", "error", err)
 		pause(ctx, j.every())
 	}
 }
 
-// publish renames the files of a copy into place, the descriptor last, if all names are free.
+// publish renames the files of a copy to their final names, the descriptor last, if no file has these names.
 func (j *attempt) publish() verdict {
 	dir, to := filepath.Dir(j.task.copy), filepath.Dir(j.task.dest)
 	names := j.files
-	if names == nil { // those that are left
+	if names == nil { // the ones not yet renamed
 		var err error
 		if names, err = filesIn(dir); err != nil {
 			return verdict{fleet.Queued, "io", err.Error()}
@@ -225,7 +225,7 @@ func (j *attempt) publish() verdict {
 			err := give(filepath.Join(dir, name), filepath.Join(to, name))
 			switch {
 			case errors.Is(err, os.ErrExist):
-				return verdict{fleet.Refused, "exists", name + " exists: rename it, and have the job retried"}
+				return verdict{fleet.Refused, "exists", name + " exists: rename it, then run trueup-fleet retry"}
 			case err != nil:
 				return verdict{fleet.Queued, "output", err.Error()}
 			}
@@ -248,7 +248,7 @@ func filesIn(dir string) (names []string, err error) {
 	return names, err
 }
 
-// mayRename returns os.ErrExist where another file has the name that a file is to get.
+// mayRename returns os.ErrExist if another file has the new name.
 func mayRename(from, to string) error {
 	was, err := os.Lstat(from)
 	if err != nil {
@@ -261,19 +261,19 @@ func mayRename(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if !os.SameFile(was, is) { // else an earlier delivery was cut off between link and removal
+	if !os.SameFile(was, is) { // the same file: an earlier delivery ended between link and removal
 		return os.ErrExist
 	}
 	return nil
 }
 
-// rename gives a file a name in another folder, if no other file has that name.
+// rename moves a file to a name in another folder, and never replaces another file.
 func rename(from, to string) error {
 	err := os.Link(from, to)
 	switch {
 	case errors.Is(err, os.ErrExist):
 		err = mayRename(from, to)
-	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission): // a file system without links
+	case errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission): // the file system has no hard links
 		if err := mayRename(from, to); err != nil {
 			return err
 		}
@@ -285,7 +285,7 @@ func rename(from, to string) error {
 	return os.Remove(from)
 }
 
-// flush makes the names of a folder durable, where the system can.
+// flush makes the names in a folder durable, if the system supports that.
 func flush(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -298,7 +298,7 @@ func flush(dir string) error {
 	return nil
 }
 
-// attend waits for the end of the run. The error is that of a job that is not this worker's any more.
+// attend waits for the end of the run. It returns queue.ErrFenced if the job no longer belongs to this worker.
 func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 	tick := time.NewTicker(j.every())
 	defer tick.Stop()
@@ -322,13 +322,13 @@ func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 		}
 		switch {
 		case errors.Is(err, queue.ErrFenced) && j.lease.Record.State == fleet.Cancelled:
-			j.finish(10 * time.Second) // an exchange removes what it wrote
+			j.finish(10 * time.Second) // an exchange removes its files
 			return end{}, verdict{}, err
 		case errors.Is(err, queue.ErrFenced):
 			j.kill()
 			return end{}, verdict{}, err
 		case err != nil:
-			j.log.Warn("the server does not answer; the run goes on", "error", err)
+			j.log.Warn("the server does not answer; the run continues", "error", err)
 		}
 		if j.isCutOff() {
 			j.kill()
@@ -336,12 +336,12 @@ func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 		}
 		if time.Since(j.advanced) > j.Stall {
 			e := j.kill()
-			return e, verdict{fleet.Queued, "stalled", "the run did nothing for " + j.Stall.String()}, nil
+			return e, verdict{fleet.Queued, "stalled", "the run made no progress for " + j.Stall.String()}, nil
 		}
 	}
 }
 
-// note takes what the run says.
+// note records an event of the run.
 func (j *attempt) note(e event) {
 	if e.Advanced(j.now) {
 		j.advanced = time.Now()
@@ -349,16 +349,16 @@ func (j *attempt) note(e event) {
 	j.now = e.Progress
 }
 
-// isCutOff reports whether the job may be another worker's soon, and no lock would keep that one from the copy. Half of
-// the time of a delivery is left for calls that hang.
+// isCutOff reports whether the job may soon belong to another worker, and no lock would protect the copy from it. Half
+// of AckWait is left for calls that hang.
 func (j *attempt) isCutOff() bool { return j.unlocked && time.Since(j.heard) > j.lease.AckWait()/2 }
 
-var errCutOff = errors.New("the server does not answer, and the file system knows no locks")
+var errCutOff = errors.New("the server does not answer, and the file system has no locks")
 
-// freeByte is one of a file that nothing else locks.
+// freeByte is the offset of a byte that no other program locks.
 const freeByte = 1 << 40
 
-// unlocked reports whether the file system of a file knows no locks.
+// unlocked reports whether the file system of a file has no locks.
 func unlocked(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -368,7 +368,7 @@ func unlocked(path string) bool {
 	return sys.NoLocks(sys.FromOS(f).LockByte(sys.Shared, freeByte))
 }
 
-// checkpoint tells the server that the job is being worked on, and records how far the run is.
+// checkpoint extends the delivery and records the progress of the run.
 func (j *attempt) checkpoint(ctx context.Context) error {
 	beat := j.lease.Beat()
 	j.unlocked = j.unlocked || j.task.copy != "" && unlocked(partialOf(j.task.copy))
@@ -382,37 +382,38 @@ func (j *attempt) checkpoint(ctx context.Context) error {
 	return beat
 }
 
-// every is the time between checkpoints.
+// every returns the interval of checkpoints.
 func (j *attempt) every() time.Duration {
 	return cmp.Or(j.Every, min(5*time.Second, j.lease.AckWait()/3))
 }
 
-// judge says what the end of the run means.
+// judge returns the verdict of a run.
 func (j *attempt) judge(e end) verdict {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {
-		if _, err := j.at.root(); err != nil { // it may have ended when nothing was mounted any more
+		if _, err := j.at.root(); err != nil { // the datastore may have been unmounted during the scan
 			return verdict{fleet.Queued, gone, err.Error()}
 		}
-		if exists(j.results(r)) { // it is there when it is complete
+		if exists(j.results(r)) { // it exists only if it is complete
 			return verdict{state: fleet.Done}
 		}
 		return verdictOf(e)
 	}
 	v := verdictOf(e, 0)
-	// An earlier delivery has taken the fence, and its exchange may be at work.
+	// An earlier delivery has passed the fence, and its exchange may still be running.
 	if v.code == unfinished && r.Named != "" {
 		v.state, v.code = fleet.Queued, busy
 	}
 	return v
 }
 
-// mostResult bounds a result in a record, in bytes: all records are read for a list.
+// mostResult limits a result in a record, in bytes, because a list reads all records.
 const mostResult = 16 << 10
 
-// settle ends the job, or gives it back if this worker ends. One whose files are in use goes to the end of the queue.
+// settle ends the job, or returns it to the queue if this worker is ending. A job whose files are in use goes to the
+// end of the queue.
 func (j *attempt) settle(ctx context.Context, e end, v verdict, ends bool) error {
-	waits := v.code == busy && !j.Once // it does not fail, and is not counted
+	waits := v.code == busy && !j.Once // not a failure, so it is not counted
 	if waits {
 		j.log.Info("the image is in use", "message", v.message)
 		if err := j.lease.Beat(); err != nil {
@@ -435,13 +436,13 @@ func (j *attempt) settle(ctx context.Context, e end, v verdict, ends bool) error
 	}
 	switch {
 	case waits && j.lease.Record.Busy+1 >= j.Waits:
-		log.Warn("the image was in use each time")
+		log.Warn("the image was in use at every try")
 		return j.lease.End(ctx, fleet.Dead, note)
 	case back:
-		log.Info("the job is given back")
+		log.Info("the job was returned to the queue")
 		return j.lease.Return(ctx, note)
 	case v.state == fleet.Queued:
-		log.Warn("the job failed, and is tried again")
+		log.Warn("the job failed, and will be tried again")
 		return j.lease.Release(ctx, j.Delay, note)
 	}
 	r := j.lease.Record
@@ -457,7 +458,7 @@ func (j *attempt) settle(ctx context.Context, e end, v verdict, ends bool) error
 	})
 }
 
-// keep keeps the result of a job: in its record, beside it, or in a file.
+// keep stores the result of a job in its record, in the queue, or in a file.
 func (j *attempt) keep(ctx context.Context, r *fleet.Record, output []byte) error {
 	r.Result, r.ResultFile = nil, ""
 	if r.Kind == fleet.Scan {
@@ -475,22 +476,23 @@ func (j *attempt) keep(ctx context.Context, r *fleet.Record, output []byte) erro
 	return os.WriteFile(j.results(r), output, 0o600)
 }
 
-// fenced ends a job that is not this worker's any more, or that cannot be settled now: it will be delivered again.
+// fenced leaves a job that belongs to another worker, or whose end cannot be recorded now. It will be delivered again.
 func (j *attempt) fenced(ctx context.Context, err error) {
 	if errors.Is(err, queue.ErrFenced) && j.lease.Record.State == fleet.Cancelled {
 		j.cancelled(ctx)
 		return
 	}
-	j.log.Warn("the job is left to others", "error", err)
+	j.log.Warn("the job is left to other workers", "error", err)
 }
 
-// cancelled removes what a cancelled job has written, and settles it then.
+// cancelled removes the files of a cancelled job, then its message.
 func (j *attempt) cancelled(ctx context.Context) {
 	failed := j.clear()
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	if failed != nil {
-		j.log.Warn("what a cancelled job has written is still there; it is tried again, and cancel has it tried anew",
+		j.log.Warn("files written by a cancelled job could not be removed; another try follows, or run "+
+			"trueup-fleet cancel again",
 			"error", failed)
 		if err := j.lease.Again(j.Delay); err != nil {
 			j.log.Warn("the server does not answer", "error", err)
@@ -498,26 +500,26 @@ func (j *attempt) cancelled(ctx context.Context) {
 		return
 	}
 	if err := j.lease.Drop(ctx); err != nil {
-		j.log.Warn("the message of a cancelled job is still there", "error", err)
+		j.log.Warn("the message of a cancelled job could not be removed", "error", err)
 		return
 	}
 	j.log.Info("the job was cancelled")
 }
 
-// clear removes the temporary files of this round of a job and of earlier ones. It does not undo an exchange that has
-// begun: the disk may be in use.
+// clear removes the temporary files of this and earlier rounds of a job. It does not undo an exchange that has begun,
+// because the disk may be in use.
 func (j *attempt) clear() error {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {
 		return nil
 	}
-	dir, err := j.at.place(filepath.Dir(r.Path)) // the image need not be there
+	dir, err := j.at.place(filepath.Dir(r.Path)) // the image may be missing
 	if err != nil {
 		return err
 	}
 	if r.Kind == fleet.Exchange && r.Named != "" && exists(filepath.Join(dir, filepath.Base(r.Path))+journal) {
 		if r.State == fleet.Cancelled {
-			j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
+			j.log.Warn("an exchange is unfinished or complete: see trueup undo and trueup resume")
 		}
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Bounds of what a run prints, in bytes: it may have been taken over by an image.
+// Limits of a run's output, in bytes: an image may have compromised the process.
 const (
 	maxLine   = 64 << 10
 	maxOutput = 8 << 20
@@ -26,36 +26,37 @@ const (
 	maxCode   = 64
 )
 
-// run is one trueup process of a job. It can die at any moment, with this process: it writes temporary names, or an
-// exchange with a journal.
+// run is one trueup process of a job. It can be killed at any time, along with this process: it only writes temporary
+// names, or an exchange with a journal.
 type run struct {
 	cmd   *exec.Cmd
-	said  chan event // closed when the run has closed its output
+	said  chan event // closed when the run closes its output
 	ended chan end
 
 	mu   sync.Mutex
-	gone bool // it was waited for, and its number can be another program's
+	gone bool // the process was reaped, and its number can be reused
 }
 
-// event is a line on the run's standard error that is one of JSON.
+// event is a line of JSON on the run's standard error.
 type event struct {
 	Event string `json:"event"`
 	fleet.Progress
 }
 
-// end is how a run ended.
+// end is the result of a run.
 type end struct {
-	exit   int // negative: it was killed, or could not be waited for
+	exit   int // negative if it was killed or could not be waited for
 	output []byte
 	log    string
 	err    error
 }
 
-// start starts the program with args. log receives lines that are no JSON.
+// start starts the program. log receives the lines that are not JSON.
 func start(program string, args []string, log func(line string)) (*run, error) {
 	r := &run{said: make(chan event), ended: make(chan end, 1)}
 	started := make(chan error)
-	// The kernel goes by the thread that starts a program: this goroutine keeps it until the program has ended.
+	// The kernel ties the child to the thread that starts it, so this goroutine keeps the thread until the program
+	// ends.
 	go func() {
 		r.cmd = exec.Command(program, args...)
 		release := sys.Tie(r.cmd)
@@ -76,11 +77,11 @@ func start(program string, args []string, log func(line string)) (*run, error) {
 	return r, <-started
 }
 
-// wait reads what the run prints until it ends.
+// wait reads the output of the run until it ends.
 func (r *run) wait(out, said io.Reader, log func(line string)) (e end) {
 	output := make(chan []byte, 1)
 	go func() {
-		b, _ := io.ReadAll(io.LimitReader(out, maxOutput+1)) // an end that is torn is no JSON
+		b, _ := io.ReadAll(io.LimitReader(out, maxOutput+1)) // truncated output is not valid JSON
 		_, _ = io.Copy(io.Discard, out)
 		output <- b
 	}()
@@ -96,7 +97,7 @@ func (r *run) wait(out, said io.Reader, log func(line string)) (e end) {
 	return e
 }
 
-// listen passes events on, and returns the last of the other lines.
+// listen forwards events, and returns the last of the other lines.
 func (r *run) listen(said io.Reader, log func(line string)) (tail string) {
 	in := bufio.NewReaderSize(said, maxLine)
 	for {
@@ -117,25 +118,25 @@ func (r *run) listen(said io.Reader, log func(line string)) (tail string) {
 	}
 }
 
-// signal tells the run something, unless it is gone.
+// signal signals the run's process group, unless it has ended.
 func (r *run) signal(group func(*exec.Cmd) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.gone {
-		_ = group(r.cmd) // it may be about to go
+		_ = group(r.cmd) // it may be ending
 	}
 }
 
-// kill ends the run and all that it has started, and waits for that.
+// kill kills the run and its children, and waits for them.
 func (r *run) kill() end {
 	r.signal(sys.KillGroup)
-	for range r.said { // it is waited for when all is read
+	for range r.said { // wait needs the channel drained
 		continue
 	}
 	return <-r.ended
 }
 
-// finish asks the run to end, and kills it if it does not in time.
+// finish asks the run to end, and kills it after patience.
 func (r *run) finish(patience time.Duration) end {
 	r.stop()
 	defer time.AfterFunc(patience, func() { r.signal(sys.KillGroup) }).Stop()
@@ -148,7 +149,7 @@ func (r *run) finish(patience time.Duration) end {
 // stop asks the run to end.
 func (r *run) stop() { r.signal(sys.TerminateGroup) }
 
-// failure is what trueup prints as JSON when it fails.
+// failure is the JSON of trueup for an error.
 type failure struct {
 	Error *struct {
 		Code    string `json:"code"`
@@ -156,24 +157,24 @@ type failure struct {
 	} `json:"error"`
 }
 
-// verdict is what the end of a run means for its job.
+// verdict is the consequence of a run for its job.
 type verdict struct {
-	state         fleet.State // Queued: it may succeed another time
+	state         fleet.State // Queued if another try may succeed
 	code, message string
 }
 
-// lasting are the codes of errors that come again with the same image.
+// lasting holds the error codes that another try with the same image would return again.
 var lasting = map[string]bool{
 	"usage": true, "unsupported": true, "format": true, "reference": true, "limit": true, "changed": true,
 }
 
-// busy is the code of an error that passes when another program is done.
+// busy is the error code of an image that another program is using.
 const busy = "busy"
 
-// unfinished is the code of a disk in the middle of an exchange.
+// unfinished is the error code of a disk in the middle of an exchange.
 const unfinished = "unfinished"
 
-// gone is the code of a datastore that this worker does not see any more.
+// gone is the code of a missing datastore.
 const gone = "gone"
 
 // exitRefused is the exit code of trueup for a refusal.
@@ -182,7 +183,7 @@ const exitRefused = 4
 // exitDiffers is the exit code of trueup verify for a difference.
 const exitDiffers = 5
 
-// verdictOf judges the end of a run by its exit code and its JSON. good are the exit codes of success.
+// verdictOf returns the verdict of a run from its exit code and its JSON. good lists the exit codes of success.
 func verdictOf(e end, good ...int) verdict {
 	if slices.Contains(good, e.exit) {
 		return verdict{state: fleet.Done}
@@ -190,7 +191,7 @@ func verdictOf(e end, good ...int) verdict {
 	var f failure
 	err := json.Unmarshal(e.output, &f)
 	if err == nil && f.Error == nil && e.exit == exitDiffers {
-		return verdict{fleet.Queued, "verify", "the copy is not the aligned image"}
+		return verdict{fleet.Queued, "verify", "the copy differs from the aligned image"}
 	}
 	if err != nil || f.Error == nil || e.exit < 0 || !fleet.IsCode(f.Error.Code) {
 		return verdict{fleet.Queued, "crash", fmt.Sprintf("trueup ended without a result: %v", e.err)}
@@ -202,13 +203,13 @@ func verdictOf(e end, good ...int) verdict {
 	return v
 }
 
-// clip bounds a text that is kept, and makes it one line.
+// clip makes a text one line of bounded length.
 func clip(s string, most int) string {
 	s = fleet.Plain(s)
 	return strings.ToValidUTF8(s[:min(len(s), most)], "?")
 }
 
-// ask runs the program to its end.
+// ask runs the program until it ends.
 func ask(ctx context.Context, program string, args ...string) (end, error) {
 	r, err := start(program, args, func(string) {})
 	if err != nil {
@@ -216,7 +217,7 @@ func ask(ctx context.Context, program string, args ...string) (end, error) {
 	}
 	defer context.AfterFunc(ctx, func() { r.signal(sys.KillGroup) })()
 	for range r.said {
-		continue // nothing of it is needed
+		continue // not needed
 	}
 	return <-r.ended, ctx.Err()
 }

@@ -54,7 +54,7 @@ func TestKilledRun(t *testing.T) {
 	e := r.kill()
 	require.Negative(t, e.exit)
 	require.Equal(t, fleet.Queued, verdictOf(e, 0).state)
-	r.stop() // it is gone, and its number may be another's
+	r.stop() // it is missing, and its number may be another's
 	_, err = start("/absent/trueup", nil, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
@@ -118,7 +118,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A datastore that is not mounted any more has no images, and nothing is said of those that it had.
+// A datastore that is not mounted any longer has no images, and nothing is said of those that it had.
 func TestDatastoreIsGone(t *testing.T) {
 	t.Parallel()
 	d := Datastore{Name: "ds1", Root: filepath.Join(t.TempDir(), "ds1")}

@@ -1,5 +1,5 @@
-// Package work does the jobs of a fleet on one host: it takes those of the datastores that the host sees, and has
-// trueup do each in a process of its own. It decodes no image.
+// Package work runs the jobs of a fleet on one host: it takes jobs of the datastores on this host, and runs each as a
+// trueup process. It decodes no images.
 package work
 
 import (
@@ -23,38 +23,38 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Datastore is a folder of images that this host sees.
+// Datastore is a folder of images on this host.
 type Datastore struct {
 	Name string
-	Root string // absolute
-	id   sys.ID // of the root when the worker began
+	Root string // absolute path
+	id   sys.ID // of the root at the start of the worker
 }
 
-// Worker takes jobs and does them.
+// Worker takes jobs and runs them.
 type Worker struct {
 	Queue      *queue.Queue
 	Datastores []Datastore
-	Program    string        // trueup
-	Version    string        // that the program has to have
-	ID         string        // of this process, among all that there ever were
-	Folder     string        // of large results
-	Slots      int           // jobs of a datastore that run here at once
-	AtOnce     int           // jobs of a datastore that run anywhere at once; 0: as it is
-	Confined   bool          // runs fail where the kernel cannot confine them
-	Once       bool          // end when no job waits
-	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the time that a worker may be silent
-	Delay      time.Duration // before a job that failed is tried again
-	Stall      time.Duration // after which a run that does nothing is ended; 0: half an hour
-	Waits      int           // how often in a row the files of a job may be in use; 0: 100
-	Window     Window        // in which jobs are begun
+	Program    string        // path of trueup
+	Version    string        // required version of the program
+	ID         string        // of this process, unique over time
+	Folder     string        // for large results
+	Slots      int           // concurrent jobs of a datastore in this process
+	AtOnce     int           // concurrent jobs of a datastore in all workers; 0 keeps the current limit
+	Confined   bool          // fail runs that the kernel cannot confine
+	Once       bool          // return when no job is waiting
+	Every      time.Duration // interval of checkpoints; 5 s or a third of AckWait if 0
+	Delay      time.Duration // before a failed job is tried again
+	Stall      time.Duration // after which a run without progress is ended; half an hour if 0
+	Waits      int           // consecutive tries that may find the files of a job in use; 100 if 0
+	Window     Window        // hours in which jobs may start
 	Log        *slog.Logger
 	Counts     Counts
 }
 
-// idle is how long a worker waits for a job before it looks around.
+// idle is the time that a worker waits for a job before it checks for other changes.
 const idle = 5 * time.Second
 
-// Run works until the context ends, or with Once until no job waits.
+// Run works until the context is cancelled, or with Once until no job is waiting.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.Stall == 0 {
 		w.Stall = 30 * time.Minute
@@ -83,7 +83,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// checkProgram refuses a program of another version: it has other flags.
+// checkProgram refuses a program of another version, because its flags may differ.
 func (w *Worker) checkProgram(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -98,21 +98,21 @@ func (w *Worker) checkProgram(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("version of %s: %w", w.Program, err)
 	case v.Version != w.Version:
-		return fmt.Errorf("%s has version %s, and this worker is of %s: have both of one version, and start it again",
+		return fmt.Errorf("%s has version %s, but this worker has version %s; install the same version of both, "+
+			"then restart the worker",
 			w.Program, fleet.Plain(v.Version), w.Version)
 	}
 	return nil
 }
 
-// serveAll does the jobs of one datastore, as many at once as there are slots. A server that is away at the moment is
-// waited for.
+// serveAll runs the jobs of one datastore in all slots. It waits for an unreachable server.
 func (w *Worker) serveAll(ctx context.Context, d Datastore) error {
 	source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
 	for ; err != nil; source, err = w.Queue.Source(ctx, d.Name, w.AtOnce) {
 		if w.Once || ctx.Err() != nil {
 			return err
 		}
-		w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
+		w.Log.Warn("jobs cannot be taken now", "datastore", d.Name, "error", err)
 		pause(ctx, time.Second)
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -122,7 +122,7 @@ func (w *Worker) serveAll(ctx context.Context, d Datastore) error {
 	return group.Wait()
 }
 
-// serve does the jobs of one datastore, one after the other.
+// serve runs the jobs of one datastore, one after the other.
 func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) error {
 	said := false
 	for ctx.Err() == nil {
@@ -132,13 +132,13 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 		case errors.Is(err, context.Canceled):
 		case absent && !w.Once:
 			if !said {
-				w.Log.Error("no job is taken", "datastore", d.Name, "error", err)
+				w.Log.Error("jobs are not taken", "datastore", d.Name, "error", err)
 			}
 			pause(ctx, idle)
 		case err != nil && w.Once:
 			return err
 		case err != nil:
-			w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
+			w.Log.Warn("jobs cannot be taken now", "datastore", d.Name, "error", err)
 			pause(ctx, time.Second)
 		case l != nil:
 			err := w.do(ctx, d, l)
@@ -154,7 +154,7 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 	return nil
 }
 
-// next returns the next job, nil if no job waits.
+// next returns the next job, or nil if none is waiting.
 func (w *Worker) next(ctx context.Context, d Datastore, source *queue.Source) (*queue.Lease, error) {
 	if _, err := d.root(); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (w *Worker) next(ctx context.Context, d Datastore, source *queue.Source) (*
 		return nil, nil //nolint:nilnil // none is to be taken
 	}
 	return source.Next(ctx, w.ID, wait, func(key string, err error) {
-		w.Log.Warn("a message was refused", "datastore", d.Name, "key", fleet.Plain(key), "error", err)
+		w.Log.Warn("a message was rejected", "datastore", d.Name, "key", fleet.Plain(key), "error", err)
 	})
 }
 
@@ -183,27 +183,27 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// mend queues jobs anew whose messages were lost, and drops results that nothing reports any more.
+// mend queues jobs with lost messages again, and drops results that no report uses.
 func (w *Worker) mend(ctx context.Context) error {
 	for ; ctx.Err() == nil; pause(ctx, time.Hour) {
 		for _, d := range w.Datastores {
 			n, err := w.Queue.Mend(ctx, d.Name)
 			if n > 0 {
-				w.Log.Warn("jobs had no message, and are queued anew", "datastore", d.Name, "jobs", n)
+				w.Log.Warn("jobs without a message were queued again", "datastore", d.Name, "jobs", n)
 			}
 			if err == nil {
 				err = w.Queue.DropRows(ctx, d.Name)
 			}
 			if err != nil && ctx.Err() == nil {
-				w.Log.Warn("the queue cannot be mended now", "datastore", d.Name, "error", err)
+				w.Log.Warn("the queue cannot be repaired now", "datastore", d.Name, "error", err)
 			}
 		}
 	}
 	return nil
 }
 
-// root returns the folder of the datastore, and remembers which it is: below a mount point on which nothing is mounted
-// any more are no images.
+// root returns the folder of the datastore. It fails if the folder is not the one at the start, for example an empty
+// mount point.
 func (d *Datastore) root() (string, error) {
 	root, err := filepath.EvalSymlinks(d.Root)
 	var now sys.Info
@@ -216,13 +216,13 @@ func (d *Datastore) root() (string, error) {
 	case d.id == sys.ID{}:
 		d.id = now.ID
 	case d.id != now.ID:
-		return "", fmt.Errorf("%w: %s is another folder than when the worker began; mount it again, or start the "+
-			"worker again if it is right", errGone, d.Root)
+		return "", fmt.Errorf("%w: %s is not the folder it was when the worker started; mount the datastore again, "+
+			"or if the folder is right, restart the worker", errGone, d.Root)
 	}
 	return root, nil
 }
 
-// place returns where a path of a job is. A link may not lead out of the datastore.
+// place returns the absolute path of a job. Links must not lead out of the datastore.
 func (d *Datastore) place(path string) (string, error) {
 	root, err := d.root()
 	if err != nil {
@@ -241,18 +241,18 @@ func (d *Datastore) place(path string) (string, error) {
 
 var (
 	errOutside = errors.New("a link leads out of the datastore")
-	errGone    = errors.New("the datastore is not there")
+	errGone    = errors.New("the datastore is missing")
 )
 
-// task is how a job is done: by runs, each of which has to succeed, and by a last step once the fence is taken.
+// task is the work of a job: runs that must all succeed, and a last step after the fence.
 type task struct {
 	runs [][]string
-	copy string   // path that the runs write, a name of its own; empty: they write none, and there is no fence
-	dest string   // path of the result
-	last []string // arguments of the last run; nil: the files of the copy get their names
+	copy string   // temporary path of the copy; empty for tasks without a copy, which have no fence
+	dest string   // final path of the result
+	last []string // arguments of the last run; if nil, the files of the copy are renamed
 }
 
-// prepare returns how a job is done, or why it is not.
+// prepare returns the task of a job, or a verdict against running it.
 func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	at, err := d.place(r.Path)
 	switch {
@@ -266,12 +266,13 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	open := r.Kind == fleet.Exchange && exists(at+journal)
 	exchanged := open && r.Named != "" // by an earlier delivery
 	if open && !exchanged {
-		return t, verdict{fleet.Refused, unfinished, "an exchange of it is open: trueup inspect shows what to do"}
+		return t, verdict{fleet.Refused, unfinished, "an exchange of it is unfinished: trueup inspect shows what " +
+			"to do"}
 	}
 	if !exchanged && changed(at, &r.Job) {
 		return t, verdict{
 			fleet.Refused, "changed",
-			"the image is not what it was when it was scanned; scan it again, and submit what is found",
+			"the image has changed since the scan; scan it again, then submit the new result",
 		}
 	}
 	common := []string{"--json", "--progress", "json"}
@@ -289,8 +290,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (t task, v verdict) {
 	return copying(at, r, common, exchanged)
 }
 
-// copying returns the runs of a copy, less those that an earlier delivery has completed. exchanged means that one has
-// begun to give names. common are the flags of all runs.
+// copying returns the task of a copy, without runs that an earlier delivery has completed. exchanged means that an
+// exchange has begun. common holds the flags of all runs.
 func copying(at string, r *fleet.Record, common []string, exchanged bool) (t task, v verdict) {
 	t.dest, t.copy = target(at, r), copyOf(at, r)
 	run := func(command string, more ...[]string) []string {
@@ -303,16 +304,16 @@ func copying(at string, r *fleet.Record, common []string, exchanged bool) (t tas
 	}
 	write := []string{"--force", "--verify", "structure"}
 	if r.Kind == fleet.Exchange {
-		o.Flatten = false // an exchange merges no snapshots
+		o.Flatten = false // an exchange cannot merge snapshots
 		write = append(write, "--skip-aligned")
 	}
 	switch {
-	case r.Kind == fleet.Align && named(t.dest): // an earlier delivery has come to its end
+	case r.Kind == fleet.Align && named(t.dest): // an earlier delivery was complete
 		t.copy, t.runs = "", [][]string{run("verify", flags, []string{at, t.dest})}
 		return t, v
 	case r.Kind == fleet.Align && exists(t.dest):
 		return t, verdict{
-			fleet.Refused, "exists", filepath.Base(t.dest) + " exists: rename it, and have the job retried, or " +
+			fleet.Refused, "exists", filepath.Base(t.dest) + " exists: rename it and run trueup-fleet retry, or " +
 				"submit the image with another --suffix",
 		}
 	case exchanged:
@@ -321,7 +322,7 @@ func copying(at string, r *fleet.Record, common []string, exchanged bool) (t tas
 	case r.Kind == fleet.Exchange:
 		t.last = run("replace", o.Flags(), []string{"--verify", "structure", "--by", t.copy, at})
 	}
-	if named(t.copy) { // an earlier delivery has taken the fence
+	if named(t.copy) { // an earlier delivery has passed the fence
 		return t, v
 	}
 	if r.Kind == fleet.Align {
@@ -335,7 +336,7 @@ func copying(at string, r *fleet.Record, common []string, exchanged bool) (t tas
 	return t, v
 }
 
-// target returns where the result of a job gets its name, whose image is at a path.
+// target returns the final path of the result of a job, given the path of its image.
 func target(at string, r *fleet.Record) string {
 	if r.Kind == fleet.Align {
 		return filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
@@ -343,16 +344,16 @@ func target(at string, r *fleet.Record) string {
 	return at
 }
 
-// ownName is the prefix of a job's temporary files and folders, which a scan passes over.
+// ownName is the prefix of the temporary files and folders of a job, which a scan skips.
 func ownName(r *fleet.Record) string { return ".trueup-" + r.ID() }
 
-// roundName adds the round to ownName: a worker of an earlier round can wake up late and clear its own files.
+// roundName adds the round to ownName, because a worker of an earlier round may still remove its own files.
 func roundName(r *fleet.Record) string { return fmt.Sprintf("%s-%d", ownName(r), r.Round) }
 
-// roundOf returns the round of a temporary name of a job, -1 for any other name.
+// roundOf returns the round of a temporary name of a job, or -1 for any other name.
 func roundOf(name string, r *fleet.Record) int {
 	if strings.HasPrefix(name, "..") {
-		name = name[1:] // trueup puts a dot before the name of a file while it is written
+		name = name[1:] // trueup prefixes partial files with a dot
 	}
 	rest, own := strings.CutPrefix(name, ownName(r)+"-")
 	digits, _, _ := strings.Cut(rest, ".")
@@ -364,8 +365,8 @@ func roundOf(name string, r *fleet.Record) int {
 	return round
 }
 
-// copyOf returns the path that the copy of an image is written to. The files of an aligned one have their final names,
-// in a folder of their own. That of an exchange lies beside the image, as trueup replace --by wants it.
+// copyOf returns the temporary path of the copy of an image. For align, the files have their final names in a temporary
+// folder. For an exchange, the copy is beside the image, as trueup replace --by requires.
 func copyOf(at string, r *fleet.Record) string {
 	if r.Kind == fleet.Align {
 		return filepath.Join(filepath.Dir(at), roundName(r), filepath.Base(r.Dest()))
@@ -373,15 +374,15 @@ func copyOf(at string, r *fleet.Record) string {
 	return filepath.Join(filepath.Dir(at), roundName(r)+filepath.Ext(at))
 }
 
-// partialExt ends the name of a file that trueup has not completed.
+// partialExt is the extension of partial files of trueup.
 const partialExt = ".partial"
 
-// partialOf returns the path that a file has while trueup writes it.
+// partialOf returns the path of a file while trueup writes it.
 func partialOf(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+partialExt)
 }
 
-// changed reports whether a file of an image is not what it was when the image was scanned.
+// changed reports whether a file of an image has changed since the scan.
 func changed(at string, j *fleet.Job) bool {
 	if now := identityOf(at); now != "" && j.Identity != "" && now != j.Identity {
 		return true
@@ -391,7 +392,7 @@ func changed(at string, j *fleet.Job) bool {
 	})
 }
 
-// identityOf returns the identity of a file, empty if it cannot be known.
+// identityOf returns the identity of a file, or an empty string on an error.
 func identityOf(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -400,7 +401,7 @@ func identityOf(path string) string {
 	return fleet.IdentityOf(st.Size(), st.ModTime().UnixNano())
 }
 
-// journal ends the name of the journal of an exchange.
+// journal is the suffix of the journal of an exchange.
 const journal = ".trueup"
 
 func exists(path string) bool {
@@ -408,13 +409,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// results returns the file that the results of a scan, or large ones of another job, go to.
+// results returns the path for the results of a scan, or for large results of another job.
 func (w *Worker) results(r *fleet.Record) string { return filepath.Join(w.Folder, r.ResultName()) }
 
-// Window is a time of the day, in minutes, from From up to To. The zero value is the whole day.
+// Window is a range of the day, in minutes. The zero value is the whole day.
 type Window struct{ From, To int }
 
-// ParseWindow reads a window such as 22:00-06:00.
+// ParseWindow parses a window such as 22:00-06:00.
 func ParseWindow(arg string) (out Window, err error) {
 	from, to, found := strings.Cut(arg, "-")
 	for i, at := range []*int{&out.From, &out.To} {
@@ -427,7 +428,7 @@ func ParseWindow(arg string) (out Window, err error) {
 	return out, nil
 }
 
-// String returns the window as ParseWindow reads it; empty: the whole day.
+// String returns the window in the form of ParseWindow, or an empty string for the whole day.
 func (w Window) String() string {
 	if w.From == w.To {
 		return ""

@@ -1,4 +1,4 @@
-// Command trueup-fleet has many hosts scan and realign the images of their datastores.
+// Command trueup-fleet scans and realigns the images of datastores on many hosts.
 package main
 
 import (
