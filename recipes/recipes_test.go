@@ -77,7 +77,7 @@ func (k *kitchen) shell(lines string) string {
 	return string(out)
 }
 
-// aligned holds a copy against xp.img.
+// aligned compares a copy with xp.img.
 func (k *kitchen) aligned(copied string) {
 	k.Helper()
 	k.shell("trueup verify xp.img " + copied)

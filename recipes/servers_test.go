@@ -18,7 +18,7 @@ import (
 )
 
 // vCenter starts the simulator of a vCenter, whose datastores are folders. Its browser of datastores asks for no
-// password, so that a server in front of it does.
+// password, so that a server before it does.
 func vCenter(k *kitchen) {
 	k.Helper()
 	model := simulator.VPX()

@@ -71,7 +71,7 @@ func one(t *testing.T, pattern string) string {
 	return list[0]
 }
 
-// TestRelease makes a release, and again from another folder, compiled anew, with another time zone and umask. What
+// TestRelease makes a release, and again from another folder, compiled again, with another time zone and umask. What
 // other programs make of it follows.
 func TestRelease(t *testing.T) {
 	first := clone(t, "a")

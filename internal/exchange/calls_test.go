@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// manners are those of file systems that lack calls of an exchange.
+// manners are file systems that lack calls of an exchange.
 var manners = map[string]oddfs.Manners{
 	"no links":                oddfs.Failing("link", syscall.EPERM),
 	"neither links nor flags": oddfs.Failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
@@ -24,14 +24,14 @@ var manners = map[string]oddfs.Manners{
 	"case does not count":     {Caseless: true},
 }
 
-// step has a process make a step on the mounted folder, and returns the text of its error.
+// step runs a step in a process on the mounted folder, and returns the text of its error.
 func step(t *testing.T, name, kind, dir string) string {
 	t.Helper()
 	said, _ := stepWithNotes(t, name, kind, dir)
 	return said
 }
 
-// stepWithNotes is step that also returns the codes of the warnings, one a line.
+// stepWithNotes is step that also returns the codes of the warnings, one per line.
 func stepWithNotes(t *testing.T, name, kind, dir string) (said, notes string) {
 	t.Helper()
 	cmd := child(name, kind, dir)
@@ -66,8 +66,8 @@ func TestOddFileSystems(t *testing.T) {
 	}
 }
 
-// TestEveryCallOfAnExchangeFails has each call of an exchange fail in turn. The path leads to one of the two disks,
-// whole, and where the exchange has begun, a resume and an undo continue from it.
+// TestEveryCallOfAnExchangeFails fails each call of an exchange in turn. The path leads to one of the two disks, whole,
+// and if the exchange has begun, a resume and an undo complete it.
 func TestEveryCallOfAnExchangeFails(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -127,10 +127,10 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 					require.Equal(t, before, sums(t, behind), "%s: %s", failed, said)
 				}
 			})
-			// A file system that cannot be named is one without leases, which show writers: that is asked of the source
-			// and of the copy, in seven places.
+			// A file system of unknown kind counts as one without leases, which show writers: source and copy are
+			// checked in seven places.
 			most := map[string]int{"lock": 2, "open": 4, "read": 4, "statfs": 7, "unlink": 2}
-			if kind == "ovf" { // a new file that cannot be compared with the old one is exchanged as if it differed
+			if kind == "ovf" { // a new file that cannot be compared with the old one counts as different
 				most["open"], most["read"] = 5, 9
 			}
 			j.RequireNoticed(t, most)

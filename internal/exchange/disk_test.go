@@ -29,10 +29,10 @@ type kind struct {
 	main string // name of the disk
 	old  []string
 	new  []string
-	by   string // name of a copy that was finished before; empty: it has partial names
+	by   string // name of a finished copy; empty: it has partial names
 }
 
-// kinds are disks in one file, and disks in more and in fewer files than their copies have.
+// kinds are disks in one file, and disks with more and fewer files than their copies.
 var kinds = map[string]kind{
 	"raw":   {main: "vm.img", old: []string{"vm.img"}, new: []string{"vm.img"}},
 	"slash": {main: `v\m.img`, old: []string{`v\m.img`}, new: []string{`v\m.img`}},
@@ -65,7 +65,7 @@ const sectors = 120
 
 func partial(name string) string { return "." + name + ".partial" }
 
-// copyName returns the name that a file of the copy has before the exchange.
+// copyName returns the name of a file of the copy before the exchange.
 func (k kind) copyName(final string) string {
 	if k.by == "" {
 		return partial(final)
@@ -73,7 +73,7 @@ func (k kind) copyName(final string) string {
 	return k.by + strings.TrimPrefix(final, "vm")
 }
 
-// content returns the bytes of a file of a disk of some files, by which each disk differs from another.
+// content returns the bytes of a file of a multi-file disk, unique to the disk.
 func content(disk byte, names []string, i int) []byte {
 	if strings.HasPrefix(filepath.Ext(names[0]), ".ov") {
 		return packed(disk, names, i)
@@ -164,7 +164,7 @@ func (k kind) publish(dir string) (*exchange.Result, error) {
 	return x.Publish(c)
 }
 
-// published is publish where nothing refuses it.
+// published is publish without a refusal.
 func (k kind) published(t testing.TB, dir string) *exchange.Result {
 	t.Helper()
 	r, err := k.publish(dir)
@@ -212,7 +212,7 @@ func (k kind) source(path string) (x *exchange.Source, done func() error, err er
 	return x, img.Close, err
 }
 
-// kept returns the name that a file of the source is kept under.
+// kept returns the second name of a file of the source.
 func (k kind) kept(name string) string {
 	if filepath.Ext(name) == ".cert" {
 		name += ".kept"
@@ -220,7 +220,7 @@ func (k kind) kept(name string) string {
 	return exchange.OriginalOf(k.main, name)
 }
 
-// commands continue from an exchange.
+// commands are those after an exchange.
 var commands = map[string]func(context.Context, *journal.Held, exchange.Options) (journal.Done, error){
 	"resume": exchange.Resume, "undo": exchange.Undo, "finish": exchange.Finish,
 }
@@ -255,7 +255,7 @@ func sums(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// shows returns which disk a path leads to, as QEMU reads it: 'a' for the source, 'm' for the copy.
+// shows returns the disk that a path leads to, as QEMU reads it: 'a' for the source, 'm' for the copy.
 func shows(t *testing.T, path string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "raw")
@@ -279,7 +279,7 @@ func shows(t *testing.T, path string) string {
 	return "a mix"
 }
 
-// fresh writes the disk into a folder of its own. before are the sums of its files without the copy.
+// fresh writes the disk into a new folder. before holds the digests of its files without the copy.
 func (k kind) fresh(t *testing.T) (dir string, before map[string]string) {
 	t.Helper()
 	if strings.Contains(k.main, `\`) {

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A disk is exchanged for its copy; an undo brings back the very bytes and names, and a finish leaves the copy alone.
+// A disk is exchanged for its copy; an undo restores the same bytes and names, and a finish does not touch the copy.
 func TestExchange(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -49,7 +49,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// The journal says that the original is being removed, so that no undo follows.
+// The journal records that the original is being removed, so that no undo follows.
 func TestFinishIsNoted(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
@@ -64,7 +64,7 @@ func TestFinishIsNoted(t *testing.T) {
 	require.Equal(t, []byte{byte(journal.Finishing)}, h.Record())
 }
 
-// What the guest wrote since is lost by an undo only where that is accepted, and a finish continues.
+// Later writes of the guest are only lost by an undo with --force, and do not affect a finish.
 func TestGuestWroteSince(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -91,7 +91,7 @@ func TestGuestWroteSince(t *testing.T) {
 	}
 }
 
-// The commands refuse what would break a snapshot or a running machine, or lose the only disk.
+// The commands refuse to break a snapshot or a running machine, or to lose the only disk.
 func TestCommandsRefuse(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -131,7 +131,7 @@ func TestCommandsRefuse(t *testing.T) {
 	}
 }
 
-// What cannot be exchanged is refused before a name changes.
+// Refusals of an exchange precede any rename.
 func TestSourcesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	k, qemu := kinds["flat"], disktest.Tool(t, "qemu-img")
@@ -183,12 +183,12 @@ func TestSourcesThatAreRefused(t *testing.T) {
 	}
 }
 
-// longName is one byte longer than what an exchange can give other names: .NAME.orig.vmdk.exchange.
+// longName is one byte too long for the names of an exchange: .NAME.orig.vmdk.exchange.
 var longName = strings.Repeat("n", 236) + ".vmdk"
 
 var filler = []byte("a text of the user's, which is no journal")
 
-// second copies the descriptor: both name the same extent.
+// second copies the descriptor: both refer to the same extent.
 func second(name string) func(dir string) error {
 	return func(dir string) error {
 		b, err := os.ReadFile(filepath.Join(dir, "vm.vmdk"))
@@ -199,7 +199,7 @@ func second(name string) func(dir string) error {
 	}
 }
 
-// A second name of a disk keeps what belongs to its stem.
+// A second name of a disk keeps the part after its stem.
 func TestOriginalOf(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]string{
@@ -217,7 +217,7 @@ func TestOriginalOf(t *testing.T) {
 	}
 }
 
-// FuzzJournalOfAnExchange continues from any plan: names outside of the folder stay.
+// FuzzJournalOfAnExchange runs any plan: names outside the folder stay.
 func FuzzJournalOfAnExchange(f *testing.F) {
 	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"dm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(0))
 	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"Li4vdm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(1))

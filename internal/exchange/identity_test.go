@@ -18,18 +18,18 @@ import (
 	"github.com/trueup/trueup/internal/journal"
 )
 
-// The disk of these tests has two volumes, each of which two programs make.
+// The disk of these tests has two volumes, each made by two programs.
 const (
 	pairSectors   = 20480
 	volumeOnDisk  = 8192  // sectors
 	secondAligned = 10240 // LBA
 )
 
-// pairs keeps the disks that were made.
+// pairs caches made disks.
 var pairs sync.Map
 
-// pair returns a disk with a FAT16 and an ext4, the first of which begins at an LBA. Disks of different names have the
-// same partitions, and nothing else in common.
+// pair returns a disk with a FAT16, at an LBA, and an ext4. Disks of different names have the same partitions, and
+// nothing else in common.
 func pair(t *testing.T, name string, start uint32) []byte {
 	t.Helper()
 	disktest.Tool(t, "mkfs.fat")
@@ -76,9 +76,8 @@ func put(off int64, b ...byte) func(d forge.Bytes) {
 	return func(d forge.Bytes) { d.Put(off, b) }
 }
 
-// TestAnotherDiskAtThePath has other disks stand in place of the copy and of the original, as the same file or as
-// another one. Neither command removes the other side for one without --force. What a guest changes by its use is no
-// other disk.
+// TestAnotherDiskAtThePath has other disks in place of the copy and of the original, as the same file or as another
+// one. Without --force, neither command removes the other side. A disk changed by normal use is still the same disk.
 func TestAnotherDiskAtThePath(t *testing.T) {
 	t.Parallel()
 	fat, ext := int64(2048*sectorSize), int64((secondAligned+2048)*sectorSize)
@@ -134,7 +133,7 @@ func TestAnotherDiskAtThePath(t *testing.T) {
 	}
 }
 
-// TestFirstSignature has Windows give the disk its signature: a finish continues.
+// TestFirstSignature has Windows write the disk signature: a finish succeeds.
 func TestFirstSignature(t *testing.T) {
 	t.Parallel()
 	k, dir := pairExchanged(t, "unsigned")
@@ -143,7 +142,7 @@ func TestFirstSignature(t *testing.T) {
 	require.Equal(t, []string{k.main}, disktest.Names(t, dir))
 }
 
-// TestHalfADisk zeroes one of two volumes of the disk that stays: no command continues, whatever is accepted.
+// TestHalfADisk zeroes one of two volumes of the remaining disk: no command continues, with any flag.
 func TestHalfADisk(t *testing.T) {
 	t.Parallel()
 	for command, start := range map[string]int64{"undo": 63, "finish": 2048} {
@@ -164,8 +163,7 @@ func TestHalfADisk(t *testing.T) {
 	}
 }
 
-// TestFileThatNothingIdentifies has another file stand in place of a copy that holds nothing known: a finish asks for
-// --force.
+// TestFileThatNothingIdentifies has another file in place of a copy without known content: a finish needs --force.
 func TestFileThatNothingIdentifies(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
@@ -182,7 +180,7 @@ func TestFileThatNothingIdentifies(t *testing.T) {
 	require.Equal(t, k.new, disktest.Names(t, dir))
 }
 
-// TestAnotherGPT returns a GPT, or an entry of it, another GUID.
+// TestAnotherGPT gives a GPT, or an entry of it, another GUID.
 func TestAnotherGPT(t *testing.T) {
 	t.Parallel()
 	k := made["raw"].kind
@@ -215,8 +213,7 @@ func TestAnotherGPT(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutIdentifiers continues from a journal as earlier versions wrote it: what it does not hold is not
-// compared.
+// TestJournalWithoutIdentifiers continues with a journal of an earlier version: missing identifiers are not compared.
 func TestJournalWithoutIdentifiers(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"undo", "finish"} {
@@ -243,7 +240,7 @@ func TestJournalWithoutIdentifiers(t *testing.T) {
 	}
 }
 
-// TestSuperblocksAreNotEnough zeroes all of a volume but the sectors by which it is recognized.
+// TestSuperblocksAreNotEnough zeroes all of a volume except the sectors that identify it.
 func TestSuperblocksAreNotEnough(t *testing.T) {
 	t.Parallel()
 	k := made["raw"].kind

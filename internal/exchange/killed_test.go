@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 )
 
-// childEnv makes the test a process that makes one step: its command, the kind of the disk, and its folder. All that it
-// does is on its first thread, so that its calls can be counted.
+// childEnv makes the test a process that runs one step: its command, the kind of the disk, and its folder. It does
+// everything on its first thread, so that its calls can be counted.
 const childEnv = "TRUEUP_TEST_EXCHANGE"
 
 func init() { //nolint:gochecknoinits // the first thread can only be kept here
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// child returns a process that makes a step, below a program with arguments.
+// child returns a process that runs a step, started by a program with arguments.
 func child(step, kind, dir string, below ...string) *exec.Cmd {
 	args := append(slices.Clone(below), os.Args[0])
 	cmd := exec.Command(args[0], args[1:]...)
@@ -62,19 +62,19 @@ func child(step, kind, dir string, below ...string) *exec.Cmd {
 	return cmd
 }
 
-// changing are the calls that a step changes the world with, as a pattern of strace, and close, after the last.
+// changing matches the calls by which a step changes something, as a pattern of strace, and close, after the last.
 const changing = "trace=/^(openat|pwrite64|write|ftruncate|fsync|rename|renameat|renameat2|link|linkat|" +
 	"unlink|unlinkat|fchmod|fchown|fsetxattr|fcntl|close)$"
 
 var traced = regexp.MustCompile(`(?m)^(\d+) +(\w+)\((.*)$`)
 
-// point is a call of a step: its name and its number among those of the name.
+// point is a call of a step: its name and its number among calls of that name.
 type point struct {
 	call   string
 	number int
 }
 
-// points lists the calls of a step from the first that has to do with the journal on.
+// points lists the calls of a step from the first one on the journal on.
 func points(t *testing.T, strace, step, kind, dir string) (out []point) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
@@ -98,7 +98,7 @@ func points(t *testing.T, strace, step, kind, dir string) (out []point) {
 	return out
 }
 
-// killAt has a step be killed before a call.
+// killAt kills a step before a call.
 func killAt(t *testing.T, strace, step, kind, dir string, p point) {
 	t.Helper()
 	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
@@ -108,12 +108,12 @@ func killAt(t *testing.T, strace, step, kind, dir string, p point) {
 	require.Equal(t, syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 }
 
-// everyKill has each step be killed at all of its calls instead of at a sample of them.
+// everyKill kills each step at all of its calls instead of a sample.
 const everyKill = "TRUEUP_KILLS"
 
-// TestKilledAtEveryCall kills an exchange, and each command that continues from one, before its system calls. The path
-// of the disk leads to one of the two disks each time, whole. Then a resume completes the exchange, and an undo brings
-// back each byte.
+// TestKilledAtEveryCall kills an exchange, and each command that completes or undoes it, before its system calls. The
+// path of the disk always leads to one of the two disks, whole. Then a resume completes the exchange, and an undo
+// restores each byte.
 func TestKilledAtEveryCall(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")
@@ -166,13 +166,13 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 }
 
-// requireGoesOn requires a whole disk at the path, and that a command continues from it.
+// requireGoesOn requires a whole disk at the path, and that a command completes or undoes the exchange.
 func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, command, when string) {
 	t.Helper()
 	left := disktest.Names(t, dir)
 	require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(dir, k.main)), "%s: %q", when, left)
 	err := k.command(dir, command, false)
-	if errors.Is(err, fs.ErrNotExist) { // the journal is missing yet, or no more
+	if errors.Is(err, fs.ErrNotExist) { // without a journal, before or after the exchange
 		now := sums(t, dir)
 		for n, sum := range before {
 			if command != "finish" {
@@ -193,8 +193,8 @@ func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, 
 	}
 }
 
-// A copy that was written under its own name, after a kill behind the journal, is neither given the names of the disk
-// nor removed.
+// A copy that was written under its own name, after a kill with a journal, neither gets the names of the disk nor is
+// removed.
 func TestCopyWrittenAfterAKill(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")

@@ -18,7 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// The source of an exchange is known as an original as long as it is whole, and the journal and another disk are there.
+// The source of an exchange is recognized as an original as long as it is whole, and the journal and another disk
+// exist.
 func TestOriginalBeside(t *testing.T) {
 	t.Parallel()
 	for name, k := range kinds {
@@ -75,7 +76,7 @@ func TestOriginalBeside(t *testing.T) {
 	}
 }
 
-// An original that is kept is not exchanged itself, nor is a disk of which it is a part.
+// A kept original is not exchanged itself, nor is a disk of which it is a part.
 func TestOriginalIsNotExchanged(t *testing.T) {
 	t.Parallel()
 	for name, k := range kinds {
@@ -92,15 +93,15 @@ func TestOriginalIsNotExchanged(t *testing.T) {
 	}
 }
 
-// overlayOf makes an overlay as qemu-img does.
+// overlayOf makes an overlay with qemu-img.
 func overlayOf(t *testing.T, at, base string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, at)
 }
 
-// TestOverlaysOfBothDisks makes overlays of the copy and of the kept original, in their folder, below it and in a
-// folder that the user names. No command takes away the base of one.
+// TestOverlaysOfBothDisks makes overlays of the copy and of the kept original, in their folder, below it and in
+// --allow-folder. No command removes the base of one.
 func TestOverlaysOfBothDisks(t *testing.T) {
 	t.Parallel()
 	m := made["raw"]
@@ -144,7 +145,7 @@ func TestOverlaysOfBothDisks(t *testing.T) {
 }
 
 // TestOverlaysOfAnUnrecordedExchange makes an overlay of the original of an exchange that was killed before its end was
-// recorded. An undo does not take the name of its base away.
+// recorded. An undo does not remove the name of its base.
 func TestOverlaysOfAnUnrecordedExchange(t *testing.T) {
 	t.Parallel()
 	m, dir := made["raw"], exchanged(t, "raw")

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// packageOVF states no sizes, so that the OVF of the copy has the bytes of that of the source.
+// packageOVF states no sizes, so that the OVFs of the copy and the source are equal.
 const packageOVF = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" ` +
 	`xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References><File ovf:id="f1" ovf:href="vm-disk1.img"/>` +
 	`<File ovf:id="f2" ovf:href="data.bin"/></References>` +
@@ -67,7 +67,7 @@ var (
 	digest = regexp.MustCompile(`(?m)^SHA256\((.*)\)= ([0-9a-f]{64})$`)
 )
 
-// unpacked requires a complete package at a path and returns where its two files lie one after the other.
+// unpacked requires a complete package at a path and returns the concatenation of its two files.
 func unpacked(t *testing.T, path string) string {
 	t.Helper()
 	dir, base := filepath.Split(path)
@@ -88,7 +88,7 @@ func unpacked(t *testing.T, path string) string {
 	return out
 }
 
-// requireSums requires a manifest to fit, where there is one, and a signature only of the manifest that was signed.
+// requireSums requires that a manifest fits, if there is one, and a signature only of the signed manifest.
 func requireSums(t *testing.T, dir, stem string) {
 	t.Helper()
 	cert, err := os.ReadFile(filepath.Join(dir, stem+".cert"))

@@ -32,7 +32,7 @@ const (
 	volumeSectors = 8192
 )
 
-// partitioned returns a disk with one FAT16 from a sector on, by mkfs.fat.
+// partitioned returns a disk with one FAT16 at a sector, made by mkfs.fat.
 func partitioned(t *testing.T, start uint32) []byte {
 	t.Helper()
 	v := disktest.Blank(t, "volume", volumeSectors*sectorSize)
@@ -43,7 +43,7 @@ func partitioned(t *testing.T, start uint32) []byte {
 	return d
 }
 
-// made are formats of real disks, as qemu-img writes them.
+// made lists formats of real disks, written by qemu-img.
 var made = map[string]struct {
 	kind
 	format string
@@ -69,7 +69,7 @@ var made = map[string]struct {
 	},
 }
 
-// images keeps the files of the disks of each format that were made, by their names.
+// images caches the files of made disks by format.
 var images sync.Map
 
 // putImage puts the files of a disk with one partition into a folder.
@@ -115,7 +115,7 @@ func exchanged(t *testing.T, format string) (dir string) {
 	return dir
 }
 
-// overwrite changes the bytes of a file, which stays the same file.
+// overwrite changes the bytes of a file, in place.
 func overwrite(t *testing.T, path string, b []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, b, 0o600))
@@ -129,10 +129,10 @@ func zero(t *testing.T, path string, off, n int) {
 	overwrite(t, path, b)
 }
 
-// sparse reports whether the bytes of a disk lie elsewhere in its file than on the disk.
+// sparse reports whether the disk is not stored byte for byte in its file.
 func sparse(format string) bool { return !slices.Contains([]string{"raw", "fixed", "flat"}, format) }
 
-// flip changes bytes of a file so that no time of the file shows.
+// flip changes bytes of a file without a visible change of its time.
 func flip(t *testing.T, path string, off int) {
 	t.Helper()
 	was := disktest.Stat(t, path).ModTime()
@@ -144,11 +144,11 @@ func flip(t *testing.T, path string, off int) {
 	require.NoError(t, os.Chtimes(path, was, was))
 }
 
-// What a side of an exchange can become, and whether --force may continue from there.
+// Possible changes of a side of an exchange, and whether --force may continue.
 var damages = map[string]struct {
 	do     func(t *testing.T, path string)
 	forced bool
-	flat   bool // only where the file has the bytes of the disk in their places
+	flat   bool // only if the file holds the disk byte for byte
 }{
 	"truncated to nothing": {do: func(t *testing.T, path string) {
 		t.Helper()
@@ -206,8 +206,8 @@ var damages = map[string]struct {
 	}, flat: true},
 }
 
-// TestWayBackProvesWhatStays has each file of the side that is to stay damaged: neither command removes the other side
-// then, and --force continues only where a sound disk stays.
+// TestWayBackProvesWhatStays damages each file of the side that is to stay: neither command then removes the other
+// side, and --force continues only if the remaining disk is sound.
 func TestWayBackProvesWhatStays(t *testing.T) {
 	t.Parallel()
 	for format, m := range made {
@@ -255,7 +255,7 @@ func look(t *testing.T, dir string) map[string]string {
 }
 
 // TestGuestsOfTheCopyAreNormal has a guest write to the copy, grow its partition and add another: a finish continues
-// without --force. An undo asks for it.
+// without --force. An undo needs it.
 func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	t.Parallel()
 	m := made["raw"]
@@ -277,8 +277,8 @@ func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	require.True(t, bytes.Equal(partitioned(t, 63)[:512], disktest.ReadFile(t, filepath.Join(dir, m.main))[:512]))
 }
 
-// TestGuestOfTheOriginal has a guest write to the kept original: a finish would lose that, and an undo would lose the
-// aligned disk for it. Both ask for --force.
+// TestGuestOfTheOriginal has a guest write to the kept original: a finish would lose these changes, and an undo the
+// aligned disk. Both need --force.
 func TestGuestOfTheOriginal(t *testing.T) {
 	t.Parallel()
 	m := made["raw"]
@@ -295,7 +295,7 @@ func TestGuestOfTheOriginal(t *testing.T) {
 	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
 }
 
-// TestSwappedSides has the two disks change their names: neither command takes one for the other.
+// TestSwappedSides swaps the names of the two disks: neither command mistakes one for the other.
 func TestSwappedSides(t *testing.T) {
 	t.Parallel()
 	m := made["raw"]
@@ -362,7 +362,7 @@ func TestDamagedGrains(t *testing.T) {
 	}
 }
 
-// requireSpoiled damages the last grain of an image with data, as qemu-img finds it.
+// requireSpoiled damages the last grain with data of an image, located by qemu-img.
 func requireSpoiled(t *testing.T, path string) {
 	t.Helper()
 	b := disktest.ReadFile(t, path)
@@ -373,8 +373,7 @@ func requireSpoiled(t *testing.T, path string) {
 	require.Error(t, err)
 }
 
-// TestNoGuestWritesToAPackage has something write to a copy that no guest runs from, and leave it readable: a finish
-// asks for --force.
+// TestNoGuestWritesToAPackage changes a copy from which no guest runs, and leaves it readable: a finish needs --force.
 func TestNoGuestWritesToAPackage(t *testing.T) {
 	t.Parallel()
 	stream := func() string { return exchanged(t, "stream") }
@@ -399,8 +398,8 @@ func TestNoGuestWritesToAPackage(t *testing.T) {
 	}
 }
 
-// TestPackagesOfDisksThatNameThemselves goes back from the exchange of a package whose disk, as qemu-img writes it,
-// names its own file: under its kept name that is no other user of the file.
+// TestPackagesOfDisksThatNameThemselves undoes the exchange of a package whose disk, as written by qemu-img, refers to
+// its own file: under its kept name, that is no other user of the file.
 func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 	t.Parallel()
 	k := kinds["ovf"]
@@ -438,7 +437,8 @@ func TestInternalSnapshotsAreKept(t *testing.T) {
 	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
 }
 
-// TestEndedLookIsNoDamage ends the run while the data of the disk that stays are read: nothing is said of the disk.
+// TestEndedLookIsNoDamage cancels the run while the data of the remaining disk are read: this is not reported as
+// damage.
 func TestEndedLookIsNoDamage(t *testing.T) {
 	t.Parallel()
 	m := made["stream"]

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
+// The copy gets owner, permissions and attributes of the original. Before it has its name, it is writable.
 func TestCopyIsLikeTheOriginal(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -73,7 +73,7 @@ func TestOthersKeepTheirTimes(t *testing.T) {
 		was := map[string]unix.Stat_t{"other": {}, data: {}}
 		look := func(name string) (st unix.Stat_t) {
 			require.NoError(t, unix.Stat(filepath.Join(dir, name), &st))
-			st.Ctim, st.Atim = unix.Timespec{}, unix.Timespec{} // of its names, and of who has read it
+			st.Ctim, st.Atim = unix.Timespec{}, unix.Timespec{} // changes of its names, and of its last access
 			return st
 		}
 		imagetest.Write(t, dir, "other", []byte("a file of the user's"))
@@ -90,8 +90,8 @@ func TestOthersKeepTheirTimes(t *testing.T) {
 	}
 }
 
-// TestGuestRunsFromTheOriginal has a program with the kept original open for writing, which has not written yet: no
-// command judges or removes what that is about to change.
+// TestGuestRunsFromTheOriginal has the kept original open for writing in a program that has not written yet: no command
+// judges or removes it.
 func TestGuestRunsFromTheOriginal(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {

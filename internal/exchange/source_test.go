@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// What becomes of a disk after it was opened, and names that are too long, are found before anything is written.
+// Changes of a disk after it was opened, and names that are too long, are found before anything is written.
 func TestSourcesThatChange(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestSourcesThatChange(t *testing.T) {
 	require.ErrorContains(t, err, "would have 262 bytes, at most 255")
 }
 
-// A copy that cannot be made like the original is not published, nor one whose names are taken.
+// A copy that cannot get the properties of the original is not published, nor one whose names are taken.
 func TestCopyIsNotPublished(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
@@ -110,7 +110,7 @@ func TestCopyIsNotPublished(t *testing.T) {
 	require.Equal(t, before[k.main], sums(t, dir)[k.main])
 }
 
-// A moment without a disk under its name, where a file system has no links, is noted.
+// A moment without a disk under its name, on a file system without links, is noted.
 func TestNoLinksAreNoted(t *testing.T) {
 	t.Parallel()
 	k := kinds["raw"]
@@ -154,7 +154,7 @@ func TestTextsOfPackages(t *testing.T) {
 	}
 }
 
-// What comes between the checks and the exchange ends it: a source that is missing, and the journal of another run.
+// Changes between the checks and the exchange end it: a missing source, and the journal of another run.
 func TestOthersComeBetween(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -194,7 +194,7 @@ func TestCopyTakesNoForeignName(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, journal.PathOf(k.main)))
 }
 
-// The file of changed blocks stays with the original, and the user is told.
+// The changed-block tracking file stays with the original, with a note.
 func TestTrackedBlocksAreNoted(t *testing.T) {
 	disktest.OnUnix(t, "notes")
 	t.Parallel()
@@ -205,7 +205,7 @@ func TestTrackedBlocksAreNoted(t *testing.T) {
 	require.Equal(t, "replaced-tracking", r.Notes[0].Code)
 }
 
-// A package whose disk a machine uses is not exchanged back, and one whose copy cannot be opened keeps its original.
+// The exchange of a package whose disk is in use is not undone, and one whose copy cannot be opened keeps its original.
 func TestPackagesInUse(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -237,8 +237,8 @@ func TestPackagesInUse(t *testing.T) {
 
 var onFile = regexp.MustCompile(`(?m)^\d+ +(\w+)\((?:\d+|AT_FDCWD)<([^>]*)>(.*)$`)
 
-// TestStepsAreDurable follows an exchange and its undo call by call: a name changes only when all names before it are
-// durable, but for those of files that are about to get one, and a file gets its name when its bytes are.
+// TestStepsAreDurable follows an exchange and its undo call by call: a name changes only when all earlier names are
+// durable, except for names of files that will get one, and a file gets its name when its bytes are durable.
 func TestStepsAreDurable(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")

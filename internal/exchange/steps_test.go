@@ -21,8 +21,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// stepped is an exchange that has begun, step by step, in a folder of its own. It has a disk of three files, "vm",
-// "data" and a manifest, or of the one file "vm".
+// stepped is an exchange that has begun, step by step, in a new folder. It has a disk of three files, "vm", "data" and
+// a manifest, or of one file, "vm".
 type stepped struct {
 	*run
 	t   *testing.T
@@ -99,7 +99,7 @@ func (s *stepped) info(name string) sys.Info {
 	return st
 }
 
-// files returns the names of the folder with what the files hold.
+// files returns the names of the folder with the contents of the files.
 func (s *stepped) files() map[string]string {
 	s.t.Helper()
 	entries, err := os.ReadDir(s.dir)
@@ -121,7 +121,7 @@ func (s *stepped) exchanged() {
 	require.Equal(s.t, "new vm", s.files()["vm"])
 }
 
-// does returns what does a step of a name, and undoes what undoes it.
+// does returns the step of a name, and undoes its inverse.
 func does(name string) func(s *stepped) error {
 	return func(s *stepped) error { return s.durably(stepOf(name), stepOf(name).do) }
 }
@@ -139,8 +139,8 @@ const (
 	isGone    = "has neither that name nor"
 )
 
-// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends before the
-// first name that it would take from another file.
+// Each step checks that a file belongs to the exchange, and that its calls succeed: it ends before the first name that
+// it would take from another file.
 func TestStepsRefuse(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestStepsRefuse(t *testing.T) {
 		do      func(s *stepped)
 		step    func(s *stepped) error
 		says    string
-		moves   bool // steps before the one that is refused change names
+		moves   bool // steps before the refused one change names
 	}{
 		"another disk has the path": {
 			true, func(s *stepped) { s.foreignError("vm") },
@@ -276,7 +276,7 @@ func TestStepsRefuse(t *testing.T) {
 	}
 }
 
-// The folder keeps its files: what is not removed is an error.
+// If the folder keeps a file, its removal is an error.
 func TestFolderKeepsItsFiles(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -329,7 +329,7 @@ func TestSealsAreBrokenOnce(t *testing.T) {
 	}
 }
 
-// source returns the files of the folder but for those of the copy.
+// source returns the files of the folder except those of the copy.
 func (s *stepped) source() map[string]string {
 	s.t.Helper()
 	out := s.files()
@@ -337,7 +337,7 @@ func (s *stepped) source() map[string]string {
 	return out
 }
 
-// An undo names the files of the copy that it has removed, and the journal of another disk begins nothing.
+// An undo lists the removed files of the copy, and the journal of another disk starts nothing.
 func TestUndoNamesWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	s := begin(t, true)
@@ -357,7 +357,7 @@ func TestUndoNamesWhatItRemoves(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestPlansThatAreRefused has journals that no exchange writes.
+// TestPlansThatAreRefused refuses journals that no exchange writes.
 func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	f := func(n, other string) file { return file{Name: name(n), Other: name(other), Inode: 1} }
@@ -410,7 +410,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "unexpected end of JSON")
 }
 
-// TestJournalsOfOtherOriginals has a journal beside a disk whose original is asked for, and that is not of it.
+// TestJournalsOfOtherOriginals has a journal beside a disk that does not describe its original.
 func TestJournalsOfOtherOriginals(t *testing.T) {
 	t.Parallel()
 	beside := func(plan string, spoil func(path string)) (*journal.Work, error) {
@@ -446,8 +446,8 @@ func TestJournalsOfOtherOriginals(t *testing.T) {
 	require.ErrorContains(t, err, "SHA-256 of the plan")
 }
 
-// At each point of an exchange and of an undo, the names that a step writes are those of the exchange, until another
-// file gets one.
+// At each point of an exchange and of an undo, the names that a step writes belong to the exchange, unless another file
+// gets one.
 func TestStrangers(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -473,7 +473,7 @@ func TestStrangers(t *testing.T) {
 					continue
 				}
 				require.NoError(t, os.RemoveAll(path+".aside"))
-				_ = os.Rename(path, path+".aside") // it need not be there
+				_ = os.Rename(path, path+".aside") // it may be missing
 				s.foreignError(at)
 				require.ErrorContains(t, s.stranger(), fmt.Sprintf("%q %s", at, isForeign), "after %d steps", n+1)
 				s.remove(at)

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/journal"
 )
 
-// A guest can be started from a disk in the middle of an exchange, which is complete at every moment. What it wrote is
-// not replaced by a copy that lacks it.
+// A guest can be started from a disk in the middle of an exchange, which is complete at every moment. Its writes are
+// not replaced by a copy without them.
 func TestGuestWroteInTheMiddle(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")
@@ -70,7 +70,7 @@ func snapshotOf(name string) func(t *testing.T, dir string) {
 	}
 }
 
-// machineRuns leaves the lock of a machine.
+// machineRuns leaves the lock file of a running machine.
 func machineRuns(name string) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		t.Helper()
@@ -78,8 +78,7 @@ func machineRuns(name string) func(t *testing.T, dir string) {
 	}
 }
 
-// Users remove the original by hand. An undo is not begun then, which could never end, and a finish removes the
-// journal.
+// If the user has removed the original, an undo, which could never end, is not begun, and a finish removes the journal.
 func TestOriginalWasRemoved(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
@@ -105,7 +104,7 @@ func TestOriginalWasRemoved(t *testing.T) {
 	}
 }
 
-// A disk that was removed, or moved away, has nothing that an undo could lose.
+// A removed or moved disk has nothing that an undo could lose.
 func TestCopyWasRemoved(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
@@ -123,7 +122,7 @@ func TestCopyWasRemoved(t *testing.T) {
 	}
 }
 
-// A finish does not remove another descriptor than the one that was kept.
+// A finish removes only the kept descriptor, not another one.
 func TestKeptDescriptorWasReplaced(t *testing.T) {
 	t.Parallel()
 	k := kinds["flat"]
@@ -135,8 +134,8 @@ func TestKeptDescriptorWasReplaced(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
 }
 
-// A journal that came beside another disk, with a copy of its folder, names no file of that disk by its inode. A finish
-// that is forced removes nothing but the journal.
+// A journal that was copied with its folder identifies no file there by inode. A forced finish removes only the
+// journal.
 func TestFinishOfAnotherDisk(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// committed returns a mover of a run that follows one that was killed behind the commit: at its n-th call from the end.
+// committed returns a mover after a run that was killed after the commit, at its n-th call from the end.
 func committed(t *testing.T, c simCase, n int) *mover {
 	t.Helper()
 	whole := newTrial(c, faulty{})
@@ -30,9 +30,9 @@ func committed(t *testing.T, c simCase, n int) *mover {
 	return m
 }
 
-// TestCommittedMoveIsCompared resumes moves whose tables are being written. Every byte is compared with the journal:
-// one that was changed meanwhile, in a piece or between pieces, ends the run, and the disk keeps its mark. What is
-// shown to Look are the old and the new disk.
+// TestCommittedMoveIsCompared resumes moves whose tables are being written. Every byte is compared with the journal: if
+// one was changed in between, in a piece or between pieces, the run fails, and the disk keeps its mark. Look gets the
+// old and the new disk.
 func TestCommittedMoveIsCompared(t *testing.T) {
 	t.Parallel()
 	for _, c := range simCases(t) {
@@ -57,7 +57,7 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 			require.NoError(t, m.finish(t.Context()))
 
 			p, places := m.plan, dests(m.plan.Pieces)
-			repaired := append(p.dropped(), disk.Range{Len: markSize}) // zeros are written there again
+			repaired := append(p.dropped(), disk.Range{Len: markSize}) // zeros are written again
 			for _, x := range p.Patches {
 				repaired = append(repaired, x.Range())
 			}
@@ -84,7 +84,7 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 	}
 }
 
-// TestUndoneMoveStays continues from a move that was undone, and whose journal is still there.
+// TestUndoneMoveStays resumes a move that was undone, and whose journal still exists.
 func TestUndoneMoveStays(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -101,7 +101,7 @@ func TestUndoneMoveStays(t *testing.T) {
 	}
 }
 
-// TestNothingToUndo has the calls that take back a move which had not begun fail.
+// TestNothingToUndo fails calls of the undo of a move that had not begun.
 func TestNothingToUndo(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 2; n++ {
@@ -113,8 +113,8 @@ func TestNothingToUndo(t *testing.T) {
 	}
 }
 
-// A move that was ended before it moved anything is not a success of a resume that goes forward: it is refused and
-// changes nothing, and an undo removes the journal.
+// A resume of a move that had moved nothing is no success: it is refused and changes nothing, and an undo removes the
+// journal.
 func TestResumeBeforeTheMove(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false).middle()

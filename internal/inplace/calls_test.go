@@ -18,7 +18,7 @@ import (
 // request is a command, and the path of a disk.
 type request struct{ Command, Path string }
 
-// answerTo does what a request says, and returns the text of its error.
+// answerTo performs a request and returns the text of its error.
 func answerTo(t *testing.T, r request) (said string) {
 	t.Helper()
 	f := &onFiles{t: t, dir: filepath.Dir(r.Path), path: r.Path, far: true}
@@ -50,7 +50,7 @@ func snapshot(t *testing.T, dir string) map[string][]byte {
 	return out
 }
 
-// putBack makes the files of a folder what they were, and keeps the inodes of those that exist.
+// putBack restores the files of a folder, and keeps the inodes of existing ones.
 func (f *onFiles) putBack(was map[string][]byte) {
 	f.t.Helper()
 	for name := range snapshot(f.t, f.dir) {
@@ -63,8 +63,8 @@ func (f *onFiles) putBack(was map[string][]byte) {
 	}
 }
 
-// TestEveryCallOfAMoveFails has each call on the file system of a move, and of what continues from one, fail in turn.
-// It reports it, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes
+// TestEveryCallOfAMoveFails fails each call on the file system of a move, and of its resume and undo, in turn. The run
+// reports it, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes
 // it.
 func TestEveryCallOfAMoveFails(t *testing.T) {
 	if oddfs.Answered(t, func(r request) string { return answerTo(t, r) }) {
@@ -74,8 +74,8 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each")
 	}
-	// The last one continues from a move that has ended, but for its journal, and whose descriptor was given back with
-	// its old text.
+	// The last one resumes a move that has ended except for its journal, and whose descriptor was restored with its old
+	// text.
 	for _, command := range []string{"move", "resume", "undo", "resume at the end"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -120,7 +120,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 				n++
 				f.requireGoesOn(ask, path, now, old, moved, n, failed+": "+said)
 			})
-			// Who has a file open for writing is not known where it cannot be opened for that look, or has no leases.
+			// Writers of a file are unknown if it cannot be opened to look for them, or has no leases.
 			j.RequireNoticed(t, map[string]int{"lock": 10, "open": 2, "statfs": 2})
 		})
 	}
@@ -143,7 +143,7 @@ func requireDurable(t *testing.T, done []string) {
 	require.Contains(t, strings.Join(done, " "), "write fsync fsync", "both files of the disk")
 }
 
-// requireGoesOn requires of a run that failed that the disk is the old one, or that the next run completes it.
+// requireGoesOn requires of a failed run that the disk is the old one, or that the next run completes it.
 func (f *onFiles) requireGoesOn(
 	ask func(command, path string) string, path string, now, old, moved map[string][]byte, n int, at string,
 ) {

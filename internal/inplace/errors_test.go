@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// killed returns a move that was killed at a call, and the calls and reads of the run that follows it.
+// killed returns a move that was killed at a call, and the numbers of calls and reads of the next run.
 func killed(t *testing.T, c simCase, at int, undo bool) (start func() *trial, calls, reads int) {
 	t.Helper()
 	start = func() *trial {
@@ -33,7 +33,7 @@ func killed(t *testing.T, c simCase, at int, undo bool) (start func() *trial, ca
 	return start, x.on.Calls, x.on.Reads
 }
 
-// pending returns calls of a move at which a kill leaves a stretch that is saved and not written.
+// pending returns calls of a move at which a kill leaves a stretch saved but not written.
 func pending(t *testing.T, c simCase) (out []int) {
 	t.Helper()
 	whole := newTrial(c, faulty{})
@@ -59,11 +59,11 @@ func pending(t *testing.T, c simCase) (out []int) {
 	return out
 }
 
-// TestEachErrorIsReturned fails each call and each read of a run that continues from a killed one: it ends with that
-// error, and is not taken for complete.
+// TestEachErrorIsReturned fails each call and each read of a run after a kill: the run returns that error, and is not
+// considered complete.
 func TestEachErrorIsReturned(t *testing.T) {
 	t.Parallel()
-	for _, i := range []int{0, 5} { // one grows, and one has sectors that no piece takes along
+	for _, i := range []int{0, 5} { // one grows, and one has data outside all pieces
 		c := simCases(t)[i]
 		whole := newTrial(c, faulty{})
 		_, err := whole.life(true, false)
@@ -81,7 +81,7 @@ func TestEachErrorIsReturned(t *testing.T) {
 	}
 }
 
-// requireErrors fails each call and each read of a run that continues from one that was killed at a call.
+// requireErrors fails each call and each read of a run after a kill at a call.
 func requireErrors(t *testing.T, c simCase, at int, undo bool) {
 	t.Helper()
 	start, calls, reads := killed(t, c, at, undo)
@@ -100,8 +100,8 @@ func requireErrors(t *testing.T, c simCase, at int, undo bool) {
 	}
 }
 
-// TestPowerAfterAKill kills a move while a stretch is saved and not written, and takes the power at each call of the
-// run that continues. Nothing that was not flushed stays.
+// TestPowerAfterAKill kills a move while a stretch is saved but not written, and cuts the power at each call of the
+// next run. Nothing unflushed stays.
 func TestPowerAfterAKill(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -120,7 +120,7 @@ func TestPowerAfterAKill(t *testing.T) {
 	require.NoError(t, s.first)
 }
 
-// TestInterruptedSteps ends a move whose context is over, before the next stretch.
+// TestInterruptedSteps ends a move with a cancelled context before the next stretch.
 func TestInterruptedSteps(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +132,7 @@ func TestInterruptedSteps(t *testing.T) {
 	require.Equal(t, int64(1), m.step)
 }
 
-// TestRecordsThatAreRefused has records that no move writes.
+// TestRecordsThatAreRefused refuses records that no move writes.
 func TestRecordsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	x := newTrial(simCases(t)[0], faulty{})
@@ -172,11 +172,11 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	}
 }
 
-// lossy is a storage that loses what is written at an offset, or does not say once where its holes are.
+// lossy is a storage that loses a write at an offset, or once does not report its holes.
 type lossy struct {
 	simDisk
 	lost    int64
-	extents int // how many questions are answered before one is not; negative: all are
+	extents int // number of answered requests before a failure; negative: all
 }
 
 func (d *lossy) WriteAt(b []byte, off int64) (int, error) {
@@ -193,7 +193,7 @@ func (d *lossy) Extent(off, limit int64) (disk.Extent, error) {
 	return d.simDisk.Extent(off, limit)
 }
 
-// TestWritesThatAreLost has a storage lose a write of a patch: the disk keeps its mark.
+// TestWritesThatAreLost loses a write of a patch: the disk keeps its mark.
 func TestWritesThatAreLost(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -221,14 +221,14 @@ func TestWritesThatAreLost(t *testing.T) {
 	}
 }
 
-// solid is a storage that has no holes.
+// solid is a storage without holes.
 type solid struct{ simDisk }
 
 func (solid) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// TestZerosAreRead has each read of a move fail where the storage has no holes, so that zeros are read, too.
+// TestZerosAreRead fails each read of a move on a storage without holes, so that zeros are read, too.
 func TestZerosAreRead(t *testing.T) {
 	t.Parallel()
 	c, reads := simCases(t)[0], 0
@@ -249,7 +249,7 @@ func TestZerosAreRead(t *testing.T) {
 	require.Greater(t, reads, 10)
 }
 
-// TestPiecesThatChangePlaces makes no plan of pieces that no order can move.
+// TestPiecesThatChangePlaces refuses pieces that no order can move.
 func TestPiecesThatChangePlaces(t *testing.T) {
 	t.Parallel()
 	c := simCase{plan: &plan.Plan{
@@ -260,7 +260,7 @@ func TestPiecesThatChangePlaces(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// TestPlansThatAreRefused has journals whose plans would read or write anywhere but on the disk.
+// TestPlansThatAreRefused refuses journals whose plans would read or write outside the disk.
 func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for why, change := range map[string]func(p *Plan){
@@ -325,7 +325,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// TestDataBetweenPieces saves what no piece takes along: in runs, and up to a bound.
+// TestDataBetweenPieces saves data outside all pieces: in runs, and up to a limit.
 func TestDataBetweenPieces(t *testing.T) {
 	t.Parallel()
 	on := disktest.NewMedium()

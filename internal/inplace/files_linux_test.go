@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// TestErrorsOfFiles has each call on a file fail: the error says which it was, and of which file.
+// TestErrorsOfFiles fails each call on a file: the error names the call and the file.
 func TestErrorsOfFiles(t *testing.T) {
 	t.Parallel()
 	fs, _, _ := twoFiles(t)
@@ -36,7 +36,7 @@ func TestErrorsOfFiles(t *testing.T) {
 	require.ErrorIs(t, fs.Close(), os.ErrClosed)
 }
 
-// TestFilesOfOthers refuses a disk of which a program has a file open, or only mapped, to read.
+// TestFilesOfOthers refuses a disk if another program has one of its files open, or mapped, for reading.
 func TestFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	fs, dir, _ := twoFiles(t)
@@ -89,7 +89,7 @@ func TestOwnFilesAreNoOthers(t *testing.T) {
 	require.Equal(t, "data", string(b))
 }
 
-// TestJournalsOfOtherMedia opens what a plan names, which is not what it is given.
+// TestJournalsOfOtherMedia refuses media other than those in a plan.
 func TestJournalsOfOtherMedia(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// TestPartsThatAreRefused has disks of which bytes lie where no move may write.
+// TestPartsThatAreRefused refuses disks with bytes where no move may write.
 func TestPartsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -61,7 +61,7 @@ func TestPartsThatAreRefused(t *testing.T) {
 	require.Len(t, parts, 2)
 }
 
-// twoFiles opens a disk in two files of 2 MiB, of which the first one has holes.
+// twoFiles opens a disk in two files of 2 MiB, the first of which has holes.
 func twoFiles(t *testing.T) (fs *files, dir string, want []byte) {
 	t.Helper()
 	dir, want = t.TempDir(), make([]byte, 4*units.MiB)
@@ -90,7 +90,7 @@ func twoFiles(t *testing.T) (fs *files, dir string, want []byte) {
 	return fs, dir, want
 }
 
-// TestFilesOfADisk reads and writes across two files. Zeros become a hole where the file has some already.
+// TestFilesOfADisk reads and writes across two files. Zeros become a hole if the file has some already.
 func TestFilesOfADisk(t *testing.T) {
 	disktest.OnUnix(t, "locks")
 	t.Parallel()

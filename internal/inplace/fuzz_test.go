@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// FuzzPlan opens any bytes as the plan of a journal: what is accepted names nothing beside the disk, and each byte that
-// moves lies in one stretch.
+// FuzzPlan decodes any bytes as the plan of a journal: an accepted plan names only files beside the disk, and each
+// moved byte is in one stretch.
 func FuzzPlan(f *testing.F) {
 	p := &Plan{
 		Version: planVersion, OldSize: 64 * sector, Size: 72 * sector, OldEnd: 64 * sector, End: 72 * sector,
@@ -44,7 +44,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// FuzzRecord opens any bytes as a record.
+// FuzzRecord decodes any bytes as a record.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`m{"step":1,"pending":1,"half":1,"units":"AA=="}`))
 	x := newTrial(simCase{

@@ -22,12 +22,12 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// onFiles is a disk in a file, or in a descriptor and two, that is moved inside of a folder of its own.
+// onFiles is a disk in one file, or in a descriptor and two files, that is moved inside a new folder.
 type onFiles struct {
 	t         *testing.T
 	dir, path string
-	journal   string          // of a move that continues, where it does not lie beside the disk
-	far       bool            // no piece overlaps its new place, so that the journal is small
+	journal   string          // for a later run, if it is not beside the disk
+	far       bool            // no piece overlaps its new place, so the journal is small
 	old, want []byte          // of the disk
 	ctx       context.Context //nolint:containedctx // of the move
 }
@@ -84,7 +84,7 @@ func (f *onFiles) disk() (out []byte) {
 	return out
 }
 
-// begin moves the disk, and is interrupted behind some stretches; negative: it is not.
+// begin moves the disk, and is interrupted after some stretches, or with a negative number not at all.
 func (f *onFiles) begin(stretches int) error {
 	f.t.Helper()
 	img, err := image.Open(f.path, image.Options{})
@@ -120,7 +120,7 @@ func (f *onFiles) middle() *onFiles {
 	return f
 }
 
-// again continues with a command, after a change of what it continues from.
+// again runs a command after a change.
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
 	h, err := journal.Hold(f.path, f.journal)
@@ -140,7 +140,7 @@ func (f *onFiles) again(command string, change func(a *Again)) error {
 	return err
 }
 
-// TestMovesOnFiles moves disks on real files, whole and with an interrupt, and continues both ways.
+// TestMovesOnFiles moves disks on real files, with and without an interrupt, and resumes and undoes them.
 func TestMovesOnFiles(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -169,11 +169,11 @@ func TestMovesOnFiles(t *testing.T) {
 	}
 }
 
-// TestOtherDisksAreNotMoved continues from a move whose disk is not as the move left it: nothing is written to it, and
-// an undo that is forced takes the journal away only where no disk is in the middle of the move.
+// TestOtherDisksAreNotMoved continues a move whose disk has changed: nothing is written to it, and a forced undo
+// removes the journal only if no disk is in the middle of the move.
 func TestOtherDisksAreNotMoved(t *testing.T) {
 	t.Parallel()
-	other := func(f *onFiles) { // a copy that was brought back from a backup
+	other := func(f *onFiles) { // a copy restored from a backup
 		f.put("backup", f.old)
 		require.NoError(f.t, os.Rename(filepath.Join(f.dir, "backup"), f.path))
 	}
@@ -219,9 +219,8 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesOnOtherStorage continues with a move whose files and journal were copied to another folder: the mark shows
-// that they are of the move. Where the journal did not come along it is of the disk that it lies beside, and bytes of
-// another moment are found before the disk counts as one.
+// TestMovesOnOtherStorage continues a move whose files and journal were copied to another folder: the mark identifies
+// them. A journal that was left behind belongs to the disk beside it, and a disk whose bytes do not match is refused.
 func TestMovesOnOtherStorage(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
@@ -244,7 +243,7 @@ func TestMovesOnOtherStorage(t *testing.T) {
 	f := newOnFiles(t, false).middle()
 	c := f.copied()
 	other := f.disk()
-	other[10*sector]++ // in a piece that is to move yet
+	other[10*sector]++ // in a piece that is yet to move
 	c.put("vm.img", other)
 	for _, command := range []string{"resume", "undo"} {
 		require.ErrorIs(t, c.again(command, nil), errDiffers)
@@ -253,7 +252,7 @@ func TestMovesOnOtherStorage(t *testing.T) {
 	}
 }
 
-// TestDiskMovedAway keeps the journal of a disk that is in another folder: it is worth nothing without it.
+// TestDiskMovedAway keeps the journal of a disk that is in another folder, and unusable without it.
 func TestDiskMovedAway(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false).middle()
@@ -281,7 +280,7 @@ func (f *onFiles) copied() *onFiles {
 	return &c
 }
 
-// device is a block device that nothing but the path is asked of.
+// device is a block device of which only the path is used.
 type device struct{ Device }
 
 func (device) Path() string { return "/dev/other" }
@@ -293,7 +292,7 @@ func (f *onFiles) inode(name string) uint64 {
 	return st.Inode
 }
 
-// TestDisksInUseAreNotMoved has another run, and QEMU, hold a file of a disk.
+// TestDisksInUseAreNotMoved has a file of the disk held by another run, and by QEMU.
 func TestDisksInUseAreNotMoved(t *testing.T) {
 	disktest.OnUnix(t, "locks")
 	t.Parallel()
@@ -318,7 +317,7 @@ func TestDisksInUseAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesThatAreRefused begins no move of a disk that is not a file of its own, that changes, or that cannot be
+// TestMovesThatAreRefused refuses to move a disk without a file of its own, a changing one, and one that cannot be
 // moved.
 func TestMovesThatAreRefused(t *testing.T) {
 	t.Parallel()
@@ -372,12 +371,12 @@ func TestMovesThatAreRefused(t *testing.T) {
 		}, "limit"},
 	} {
 		if sys.DeniesWriting && name == "written while it is read" {
-			continue // what writes it then is refused
+			continue // which refuses other writers
 		}
 		f := newOnFiles(t, false)
 		img, err := image.Open(f.path, image.Options{})
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = img.Close() }) // its folder could not be removed on Windows
+		t.Cleanup(func() { _ = img.Close() }) // otherwise Windows could not remove its folder
 		m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{Jobs: 1}}
 		f.ctx = t.Context()
 		c.change(f, m)

@@ -12,9 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// TestKilledThenPower kills a move at each call, and then the power goes at one of the first calls of the next run:
-// what
-// the killed run wrote stood in the cache only.
+// TestKilledThenPower kills a move at each call, and then cuts the power at one of the first calls of the next run: the
+// writes of the killed run were in the cache only.
 func TestKilledThenPower(t *testing.T) {
 	t.Parallel()
 	cases := simCases(t)
@@ -46,14 +45,13 @@ func TestKilledThenPower(t *testing.T) {
 	}
 }
 
-// nextCalls is in how many calls of a second run the power goes: until it has made durable what it continues from, and
+// nextCalls is the number of calls of a second run at which the power is cut: until it has made its basis durable, and
 // written a stretch.
 const nextCalls = 9
 
-// TestFailedCalls has each writing call of a move fail in turn, and then calls of the run that resumes or undoes it.
-// What a flush failed to write is taken for clean from then on, so that the next run must write it again before it
-// builds on it: the disk is the old or the new one when the power goes after its end, or in its first calls.
-// TRUEUP_CRASHES has all of these tried.
+// TestFailedCalls fails each writing call of a move in turn, and then calls of the run that resumes or undoes it. Data
+// that a failed flush did not write count as clean from then on, so the next run must write them again: the disk is the
+// old or the new one if the power is cut after that run, or in its first calls. TRUEUP_CRASHES tries all of these.
 func TestFailedCalls(t *testing.T) {
 	t.Parallel()
 	cases, every := simCases(t), 1
@@ -94,7 +92,7 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
-// failed is a move of which a call failed, in a process that has ended.
+// failed is a move with a failed call, in a process that has ended.
 func failed(t *testing.T, c simCase, n int) *trial {
 	t.Helper()
 	x := newTrial(c, faulty{})
@@ -105,7 +103,7 @@ func failed(t *testing.T, c simCase, n int) *trial {
 	return x
 }
 
-// again has a call of the second run fail, too: another one for each call of the first.
+// again also fails a call of the second run: another one for each call of the first.
 func (s *simulation) again(t *testing.T, c simCase, n int, undo bool) {
 	t.Helper()
 	x := failed(t, c, n)
@@ -115,8 +113,8 @@ func (s *simulation) again(t *testing.T, c simCase, n int, undo bool) {
 	s.add(x.end(undo), "%s, call %d and then call %d of the next run fail", c.name, n, 1+n%7)
 }
 
-// TestDamagedJournals flips a byte of the journal of a move that was ended, or cuts it off: the next run is refused, or
-// ends in the old or the new disk. A disk that is neither keeps its mark.
+// TestDamagedJournals flips a byte of the journal of an ended move, or truncates it: the next run is refused, or ends
+// with the old or the new disk. Any other disk keeps its mark.
 func TestDamagedJournals(t *testing.T) {
 	t.Parallel()
 	cases := simCases(t)
@@ -158,8 +156,8 @@ func TestDamagedJournals(t *testing.T) {
 	}
 }
 
-// TestJournalOfAnotherDisk puts the journal of a move beside a disk that another move has left in its middle: nothing
-// is written to that.
+// TestJournalOfAnotherDisk puts the journal of a move beside a disk in the middle of another move: nothing is written
+// to it.
 func TestJournalOfAnotherDisk(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]

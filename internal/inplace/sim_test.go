@@ -23,7 +23,7 @@ import (
 
 const sector = 512
 
-// simDisk is a disk on a medium. It knows which of its sectors are zero, as a file knows its holes.
+// simDisk is a disk on a medium. It reports zero sectors like holes of a file.
 type simDisk struct{ *disktest.MediumFile }
 
 func (d simDisk) Extent(off, limit int64) (disk.Extent, error) {
@@ -51,7 +51,7 @@ type simCase struct {
 	chunk, direct int64 // sectors
 	plan          *plan.Plan
 	tail, newTail []byte
-	zero          []disk.Range // of the old disk, beside every seventh sector
+	zero          []disk.Range // of the old disk, in addition to every seventh sector
 	old           []byte       // the disk and its footer
 	want          []byte
 }
@@ -65,9 +65,8 @@ func patch(off int64, text string) disk.Patch {
 	return disk.Patch{Off: off, Old: make([]byte, len(text)), New: []byte(text), Reason: "test"}
 }
 
-// simulate fills the disk of a case. Sectors that pieces take along are random but for every seventh, which is zero.
-// saved are sectors that no piece takes along and that hold something. What is wanted comes from the view that a copy
-// is written from.
+// simulate fills the disk of a case. Sectors of pieces are random, but every seventh is zero. saved lists nonzero
+// sectors outside all pieces. The expected disk is the view from which a copy is written.
 func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
 	t.Helper()
 	r := rand.New(rand.NewPCG(7, 7))
@@ -103,15 +102,15 @@ func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
 	return c
 }
 
-// simCases are an MBR disk of two partitions that grows, one with stretches as long as the way, a GPT with both copies,
-// pieces that go both ways, a disk with a footer, and one whose stretches are saved several at once.
+// simCases are a growing MBR disk of two partitions, one with stretches as long as the distance, a GPT with both
+// copies, pieces that move both ways, a disk with a footer, and one that saves several stretches at once.
 func simCases(t *testing.T) []simCase {
 	t.Helper()
 	mbr := func() *plan.Plan {
 		return &plan.Plan{
 			OldSize: 48 * sector, Size: 56 * sector,
 			Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 17), shift(20, 28, 27)},
-			// The table, a boot sector that leaves the first one, pages of a hive.
+			// The table, a boot sector that moves, and pages of a hive.
 			Patches: []disk.Patch{
 				patch(446, "entry"), patch(500, "code over the end"), patch(8*sector+28, "63"),
 				patch(30*sector+7, "hive"), patch(49*sector, "page"),
@@ -149,20 +148,20 @@ func simCases(t *testing.T) []simCase {
 		simCase{
 			name: "footer behind the disk", chunk: 8, direct: 1 << 20, plan: mbr(),
 			tail: footer("old"), newTail: footer("new"),
-		}.simulate(t, 47), // what lies before the footer is saved together with it
+		}.simulate(t, 47), // data before the footer are saved together with it
 		simCase{name: "saved as one over holes", chunk: 4, direct: 1 << 20, plan: mbr(), zero: empty}.simulate(t),
 	}
 }
 
-// faulty is what a simulation omits.
+// faulty lists parts of the protocol that a simulation omits.
 type faulty struct {
-	lie     string // the file that is not flushed
+	lie     string // the file without flushes
 	records int    // only every n-th record of a stretch is written
 	noRedo  bool
 	oneHalf bool // all stretches are saved in the same half
 }
 
-// oneHalf is a journal that saves a stretch over the one for which its last record vouches.
+// oneHalf is a journal that saves a stretch over the one that its last record covers.
 type oneHalf struct{ *journal.Journal }
 
 func (l oneHalf) WriteAt(b []byte, _ int64) error { return l.Journal.WriteAt(b, 0) }
@@ -209,7 +208,7 @@ func newTrial(c simCase, f faulty) *trial {
 	return x
 }
 
-// open opens the mover on what stands on the medium, and makes a plan for a new move.
+// open opens the mover on the medium, and makes a plan for a new move.
 func (x *trial) open(begin bool) (*mover, error) {
 	x.on.Lie = func(name string) bool { return name == x.f.lie }
 	d, file := simDisk{x.on.File("disk")}, x.on.File("journal")
@@ -227,7 +226,7 @@ func (x *trial) open(begin bool) (*mover, error) {
 			j, err = journal.Create(file, "in-place", journal.ID{1}, blob, p.area())
 		}
 		if errors.Is(err, disktest.ErrFault) {
-			x.on.Remove("journal") // as unfinished.Begin does
+			x.on.Remove("journal") // like journal.BeginIn
 		}
 	} else if j, err = journal.Open(file); err == nil {
 		p, err = decodePlan(j.Plan())
@@ -271,7 +270,7 @@ func (x *trial) look(old, now disk.Disk) error {
 	return nil
 }
 
-// life is one run: the first one, or one that undoes or resumes. It returns what the disk must be now.
+// life is one run: the first one, an undo or a resume. It returns the expected state of the disk.
 func (x *trial) life(begin, undo bool) (want []byte, err error) {
 	m, err := x.open(begin)
 	if errors.Is(err, journal.ErrNotBegun) {
@@ -292,7 +291,7 @@ func (x *trial) life(begin, undo bool) (want []byte, err error) {
 	return x.c.want, m.finish(ctx)
 }
 
-// bootable returns an error if a firmware would find a disk that is neither the old nor the new one.
+// bootable returns an error if firmware would find a disk that is neither the old nor the new one.
 func (x *trial) bootable() error {
 	now := x.on.File("disk").Bytes()
 	if bytes.HasPrefix(now, []byte(MarkText)) || bytes.Equal(now, x.c.want) {
@@ -304,7 +303,7 @@ func (x *trial) bootable() error {
 	return errors.New("a mix without the mark")
 }
 
-// crash takes the power at a call, or kills the program there, where what is in the cache stays.
+// crash cuts the power at a call, or kills the program there, which keeps the cache.
 func (x *trial) crash(kill bool, keep func(string, int64) bool) {
 	if kill {
 		x.on.Power = -1
@@ -313,10 +312,10 @@ func (x *trial) crash(kill bool, keep func(string, int64) bool) {
 	x.on = x.on.AfterCrash(keep)
 }
 
-// nothing of what was not flushed outlasts a power cut.
+// no unflushed data survive a power cut.
 func nothing(string, int64) bool { return false }
 
-// end lets a last run end, and judges the disk.
+// end lets a last run end, and checks the disk.
 func (x *trial) end(undo bool) error {
 	if err := x.bootable(); err != nil {
 		return err
@@ -330,7 +329,7 @@ func (x *trial) end(undo bool) error {
 	case !bytes.Equal(want, x.on.AfterCrash(nothing).File("disk").Bytes()):
 		return errors.New("the journal may go, and the disk is not durable")
 	}
-	// Whatever comes then does not write any longer.
+	// Nothing after that may write.
 	for _, again := range []bool{undo, !undo} {
 		if _, err := x.life(false, again); err != nil {
 			return err
@@ -357,8 +356,8 @@ func (s *simulation) add(err error, format string, args ...any) {
 	}
 }
 
-// subsets returns how often a crash is tried: each set of sectors that were not flushed where there are few, else some
-// by chance.
+// subsets returns the number of variants of a crash: each set of unflushed sectors if there are few, otherwise random
+// ones.
 func subsets(x *trial, most int) int {
 	dirty := 0
 	x.on.AfterCrash(func(string, int64) bool { dirty++; return false })
@@ -374,7 +373,7 @@ func keepSet(n int) func(string, int64) bool {
 	return func(string, int64) bool { i++; return n>>i&1 == 1 }
 }
 
-// points cuts the power at each call, with most subsets of what was not flushed; each is resumed and undone.
+// points cuts the power at each call, with most subsets of unflushed sectors; each is resumed and undone.
 func (s *simulation) points(c simCase, f faulty, most int) {
 	whole := newTrial(c, f)
 	_, err := whole.life(true, false)
@@ -399,7 +398,7 @@ func (s *simulation) points(c simCase, f faulty, most int) {
 	}
 }
 
-// series makes random series of one to four runs that are killed or lose their power, some of which undo.
+// series makes random series of one to four runs that are killed or lose power, some of them undos.
 func (s *simulation) series(c simCase, f faulty, n int, seed uint64) {
 	whole := newTrial(c, f)
 	_, _ = whole.life(true, false)
@@ -423,9 +422,9 @@ func (s *simulation) series(c simCase, f faulty, n int, seed uint64) {
 	}
 }
 
-// undone kills a move behind most of its calls. It is undone, the power goes at each call of that, and again in the
-// next run, while that completes what the first one began. Of what was not flushed the disk loses all, or all but its
-// first sector, and the journal nothing.
+// undone kills a move after most of its calls. It is undone, the power is cut at each call of that, and again in the
+// next run, while it completes the work of the first. Of unflushed data the disk loses all, or all but its first
+// sector, and the journal nothing.
 func (s *simulation) undone(c simCase, f faulty) {
 	all := func(string, int64) bool { return true }
 	journal := func(name string, _ int64) bool { return name == "journal" }
@@ -452,7 +451,7 @@ func (s *simulation) undone(c simCase, f faulty) {
 	}
 }
 
-// simulations returns how often things are tried, times what TRUEUP_CRASHES says.
+// simulations returns a number of trials, multiplied by TRUEUP_CRASHES.
 func simulations(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("TRUEUP_CRASHES")
@@ -464,9 +463,8 @@ func simulations(t *testing.T) int {
 	return n
 }
 
-// TestCrashes is the simulation of a move on tiny disks: each call of it is the last one before the power goes, with
-// any of the sectors that were not flushed; then it is resumed or undone. The disk is the old or the new one then, and
-// before that marked where it is neither.
+// TestCrashes simulates moves on tiny disks: the power is cut after each call, with any of the unflushed sectors; then
+// the move is resumed or undone. The disk is then the old or the new one, and before that marked if it is neither.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	n := simulations(t)
@@ -483,7 +481,7 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestCrashesShowFaults shows that TestCrashes can fail: whatever a move omits of its protocol is found.
+// TestCrashesShowFaults shows that TestCrashes can fail: it detects each omission in the protocol.
 func TestCrashesShowFaults(t *testing.T) {
 	t.Parallel()
 	n := simulations(t)

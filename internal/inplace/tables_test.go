@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// drawn is a random disk of a few partitions: the sectors of its tables are written, and it is known what else lies
-// where.
+// drawn is a random disk of a few partitions: the sectors of its tables are written, and the positions of other data
+// are known.
 type drawn struct {
 	*rand.Rand
 	kind  string
@@ -29,10 +29,10 @@ type drawn struct {
 	parts []disk.Range // sectors
 }
 
-// start returns where the next partition begins: at once, or behind a gap.
+// start returns the start of the next partition: directly, or after a gap.
 func (d *drawn) start(lba int64) int64 { return lba + []int64{0, 0, 1, 3, 5, 11}[d.IntN(6)] }
 
-// place puts the next partition behind lba, and returns where it ends.
+// place puts the next partition after lba, and returns its end.
 func (d *drawn) place(lba int64) (start, sectors, end int64) {
 	start, sectors = d.start(lba), 1+d.Int64N(30)
 	d.parts = append(d.parts, disk.Range{Off: start, Len: sectors})
@@ -43,7 +43,7 @@ func slotOf(kind byte, start, sectors int64) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: uint32(start), Sectors: uint32(sectors)}
 }
 
-// mbr draws a table of one to three partitions, behind which there can be a chain of one to three logical ones.
+// mbr draws a table of one to three partitions, which a chain of one to three logical ones may follow.
 func (d *drawn) mbr() {
 	d.kind, d.bytes = "MBR", tableforge.NewMBR(400)
 	slot, lba := 0, 1+d.Int64N(9)
@@ -61,7 +61,7 @@ func (d *drawn) mbr() {
 	d.cut(lba)
 }
 
-// chain writes the records of an extended partition, and returns where it ends.
+// chain writes the records of an extended partition, and returns its end.
 func (d *drawn) chain(box int64) int64 {
 	record, last := box, int64(-1)
 	for range 1 + d.IntN(3) {
@@ -75,10 +75,10 @@ func (d *drawn) chain(box int64) int64 {
 	return record + d.Int64N(3)
 }
 
-// cut ends the disk at a sector, or a few after it: it has to grow then.
+// cut ends the disk at a sector, or a few after it, so that it has to grow.
 func (d *drawn) cut(lba int64) { d.bytes = d.bytes[:(lba+[]int64{0, 0, 1, 9}[d.IntN(4)])*sector] }
 
-// gpt draws a table of two copies, with a protective MBR or a hybrid one. A copy can be damaged.
+// gpt draws a table with two copies, with a protective or a hybrid MBR. A copy can be damaged.
 func (d *drawn) gpt() {
 	d.kind = "GPT"
 	var entries []tableforge.GPTEntry
@@ -105,8 +105,8 @@ func (d *drawn) gpt() {
 	}
 }
 
-// fill writes what the partitions hold, but for every seventh sector and some of one partition, and some of what lies
-// between them.
+// fill writes data into the partitions, except for every seventh sector and some of one partition, and into some of the
+// gaps.
 func (d *drawn) fill() {
 	hole := disk.Range{Off: d.parts[0].Off + d.Int64N(30), Len: d.Int64N(30)}
 	for _, p := range d.parts {
@@ -127,7 +127,7 @@ func (d *drawn) noise(lba int64) {
 	}
 }
 
-// plan is the plan of trueup for the disk, whose volumes are not looked at.
+// plan is trueup's plan for the disk, without reading volumes.
 func (d *drawn) plan(t *testing.T) *plan.Plan {
 	t.Helper()
 	src := d.disk()
@@ -151,7 +151,7 @@ func (d *drawn) disk() disk.Disk {
 	return disk.New(size, sector, disk.Whole(bytes.NewReader(d.bytes), size))
 }
 
-// drawCase draws a disk and makes a case of it; nil where nothing moves, or pieces change places.
+// drawCase draws a disk and makes a case of it, or nil if nothing moves, or pieces would trade places.
 func drawCase(t *testing.T, seed uint64) (c *simCase, kind string) {
 	t.Helper()
 	d := &drawn{Rand: rand.New(rand.NewPCG(29, seed))}
@@ -187,9 +187,9 @@ func drawCase(t *testing.T, seed uint64) (c *simCase, kind string) {
 	return c, d.kind
 }
 
-// TestCrashesOfRandomTables has moves of random disks crash: chains of logical partitions, hybrid tables, a GPT whose
-// backup moves, disks that grow, footers. Plans are those of trueup, and what a disk must be is the view that a copy is
-// written from. TRUEUP_CRASHES multiplies the disks and tries each call.
+// TestCrashesOfRandomTables crashes moves of random disks: chains of logical partitions, hybrid tables, a GPT whose
+// backup moves, growing disks, footers. Plans are trueup's, and the expected disk is the view from which a copy is
+// written. TRUEUP_CRASHES multiplies the disks and tries each call.
 func TestCrashesOfRandomTables(t *testing.T) {
 	t.Parallel()
 	n := simulations(t)

@@ -33,7 +33,7 @@ type simDevice struct {
 
 	path, id string
 	rereads  int
-	broken   bool // it takes no writes
+	broken   bool // it rejects writes
 }
 
 func (d *simDevice) WriteAt(b []byte, off int64) (int, error) {
@@ -55,13 +55,13 @@ func (d *simDevice) Path() string { return d.path }
 func (d *simDevice) ID() string   { return d.id }
 func (d *simDevice) Reread()      { d.rereads++ }
 
-// onDeviceMove is a disk on a simulated device, and its journal, a file.
+// onDeviceMove is a disk on a simulated device, with its journal in a file.
 type onDeviceMove struct {
 	t       *testing.T
 	c       simCase
 	on      *disktest.Medium
 	dev     *simDevice
-	img     string // what is read of the device
+	img     string // source of reads of the device
 	journal string
 }
 
@@ -82,7 +82,7 @@ func newOnDevice(t *testing.T) *onDeviceMove {
 	return m
 }
 
-// begin moves the disk. It is interrupted in the middle where that is asked for.
+// begin moves the disk, and may be interrupted halfway.
 func (m *onDeviceMove) begin(look func(disk.Disk, disk.Disk) error) error {
 	m.t.Helper()
 	img, err := image.Open(m.img, image.Options{})
@@ -122,7 +122,7 @@ func (m *onDeviceMove) forced(a *Again) error {
 	return err
 }
 
-// TestMovesOnADevice moves a device. The kernel reads its table when the mark is written, and at the end.
+// TestMovesOnADevice moves a disk on a device. The kernel rereads its table when the mark is written, and at the end.
 func TestMovesOnADevice(t *testing.T) {
 	t.Parallel()
 	m := newOnDevice(t)
@@ -132,14 +132,14 @@ func TestMovesOnADevice(t *testing.T) {
 	require.NoFileExists(t, m.journal)
 
 	m = newOnDevice(t).middle()
-	m.dev.path += ".other" // marked, so that it is the device whatever its name
+	m.dev.path += ".other" // marked, so that it is the device under any name
 	require.NoError(t, m.again(m.resume))
 	require.True(t, bytes.Equal(m.c.want, m.dev.Bytes()))
 
 	for name, c := range map[string]struct {
 		first string // sector
 		do    func(a *Again) error
-		says  string // empty: the journal goes
+		says  string // empty: the journal is removed
 	}{
 		"as it was":                     {string(m.c.old[:sector]), m.resume, "is the old one"},
 		"as it was, forced":             {string(m.c.old[:sector]), m.forced, ""},
@@ -167,8 +167,7 @@ func TestMovesOnADevice(t *testing.T) {
 	require.ErrorIs(t, m.again(m.resume), ondisk.ErrUsage)
 }
 
-// TestJournalsThatStay has a disk of which it is unknown whether it is in the middle of a move, or that lies in another
-// folder: its journal does not go.
+// TestJournalsThatStay keeps the journal of a disk that may be in the middle of a move, or that is in another folder.
 func TestJournalsThatStay(t *testing.T) {
 	t.Parallel()
 	m := newOnDevice(t).middle()
@@ -191,8 +190,8 @@ func TestJournalsThatStay(t *testing.T) {
 	}
 }
 
-// TestDevicesThatBreak has each call on a device, and all after it, fail. The error says where the disk is: as it was,
-// or in the middle of the move, which continues when the device is there again.
+// TestDevicesThatBreak fails each call on a device, and all after it. The error tells the state of the disk: unchanged,
+// or in the middle of the move, which continues when the device works again.
 func TestDevicesThatBreak(t *testing.T) {
 	t.Parallel()
 	whole := newOnDevice(t)
@@ -218,7 +217,7 @@ func TestDevicesThatBreak(t *testing.T) {
 	require.NoFileExists(t, m.journal)
 }
 
-// TestDisksThatAreUnsuitable refuses images that no test of other packages reaches.
+// TestDisksThatAreUnsuitable refuses images that no test of other packages covers.
 func TestDisksThatAreUnsuitable(t *testing.T) {
 	t.Parallel()
 	d := disk.New(96*sector, sector, nil)
@@ -247,7 +246,7 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	require.ErrorContains(t, err, disktest.ErrFault.Error())
 }
 
-// TestKeptOriginalsAreUnsuitable refuses a disk of which the open work of another one needs a file.
+// TestKeptOriginalsAreUnsuitable refuses a disk if unfinished work of another one needs its file.
 func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -265,7 +264,7 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	require.ErrorContains(t, err, `it is the kept original of "x"`)
 }
 
-// TestRoomOfJournals refuses a journal that has no room, no folder, or would be lost if the power fails.
+// TestRoomOfJournals refuses a journal without room or folder, and one that would be lost if the power fails.
 func TestRoomOfJournals(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -301,8 +300,7 @@ func TestRoomOfJournals(t *testing.T) {
 	require.NoError(t, (&Move{Image: img, Device: &simDevice{}}).lasts(img.Dir.At))
 }
 
-// TestDescriptors writes the text of a descriptor over a longer one, or takes the hidden one away where the disk has
-// another.
+// TestDescriptors writes the text of a descriptor over a longer one, or removes the hidden one if the disk has another.
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
 	begin := func() (*Again, *work, string) {
@@ -355,7 +353,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// failing opens a folder of which an operation fails.
+// failing opens a folder with a failing operation.
 func failing(t *testing.T, behind, op string) *gate.Folder {
 	t.Helper()
 	d, err := gate.OpenFolder(oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{op: syscall.EIO}}))
@@ -364,7 +362,7 @@ func failing(t *testing.T, behind, op string) *gate.Folder {
 	return d
 }
 
-// TestMarksThatAreNotRead looks for a mark in files that cannot be opened or read, which is an error.
+// TestMarksThatAreNotRead returns an error for files that cannot be opened or read while searching for a mark.
 func TestMarksThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -375,7 +373,7 @@ func TestMarksThatAreNotRead(t *testing.T) {
 	}
 }
 
-// TestLostDescriptor continues from a move whose descriptor is missing, or has its name back: nothing moves without it.
+// TestLostDescriptor resumes a move whose descriptor is missing or has its name back: nothing moves without it.
 func TestLostDescriptor(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, true).middle()
@@ -390,8 +388,8 @@ func TestLostDescriptor(t *testing.T) {
 	require.NoFileExists(t, f.path+hidden)
 }
 
-// TestDescriptorGetsItsName flushes a descriptor before its name, and the name. A call that fails is an error, or it
-// has its new text.
+// TestDescriptorGetsItsName flushes a descriptor before its name, and the name. After a failing call it returns an
+// error, or the descriptor has its new text.
 func TestDescriptorGetsItsName(t *testing.T) {
 	behind := t.TempDir()
 	var j oddfs.Journal
@@ -425,7 +423,7 @@ func TestDescriptorGetsItsName(t *testing.T) {
 	}
 }
 
-// TestMovesThatAreNotTakenBack says what an interrupt leaves, and not that it was one.
+// TestMovesThatAreNotTakenBack reports the state after an interrupt, and not that it was one.
 func TestMovesThatAreNotTakenBack(t *testing.T) {
 	t.Parallel()
 	back := errors.New("read-only file system")

@@ -24,10 +24,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// outcome is what a job found, or why it failed.
+// outcome is the result of a job, or its error.
 type outcome struct{ Found, Error string }
 
-// jobs are what is done in a folder; "copy" is where what they write goes.
+// jobs are the jobs in a folder; they write to "copy".
 var jobs = map[string]func(ctx context.Context, dir string) (string, error){
 	"a disk": func(ctx context.Context, dir string) (string, error) {
 		s, err := Open(filepath.Join(dir, "one.vmdk"), Reading{})
@@ -60,17 +60,17 @@ var jobs = map[string]func(ctx context.Context, dir string) (string, error){
 	"a comparison": comparePackages,
 }
 
-// parts are what outcomes must have when no call fails.
+// parts are texts that outcomes must contain if no call fails.
 var parts = map[string]string{"what is beside a disk": "busy snapshot-parent"}
 
-// mayFail is how many calls of each kind may fail without an effect: on the source those of a lock and of files that no
-// image can be, on the copy those of a trial, and of second names.
+// mayFail is the number of calls of each kind that may fail without effect: on the source those of a lock and of files
+// that cannot be images, on the copy those of a trial, and of second names.
 var mayFail = map[string]map[string]int{
 	"what is beside a disk": {"open": 2, "opendir": 1, "read": 1},
 	"a disk":                {"link": 1, "lock": 4, "open": 6, "opendir": 1, "read": 3},
 	"an archive":            {"link": 1, "lock": 5, "open": 1, "read": 4},
 	"a folder":              {"link": 1, "lock": 5, "open": 3, "read": 4, "unlink": 3},
-	"a comparison":          {"opendir": 4, "read": 10, "readdir": 1}, // where partitions went is read again
+	"a comparison":          {"opendir": 4, "read": 10, "readdir": 1}, // reads the new positions again
 }
 
 // packageJob copies a package.
@@ -104,7 +104,7 @@ func comparePackages(ctx context.Context, dir string) (found string, err error) 
 	return fmt.Sprint(found, others), err
 }
 
-// order is a job and the folder that it is done in. Few has it done with ever more open files, until it succeeds.
+// order is a job and its folder. With Few it runs with more and more open files until it succeeds.
 type order struct {
 	Job, Dir string
 	Few      bool
@@ -130,8 +130,8 @@ func (o order) do(ctx context.Context) (found outcome) {
 	return found
 }
 
-// TestEveryCallOfAJobFails has each call on the file system of a source and a copy fail in turn. The job ends as if
-// nothing had failed, or with the error; then there is no copy, or the whole of it.
+// TestEveryCallOfAJobFails fails each call on the file system of a source and a copy in turn. The job ends as without a
+// fault, or with the error, and leaves no copy or a whole one.
 func TestEveryCallOfAJobFails(t *testing.T) {
 	if oddfs.Answered(t, func(o order) outcome { return o.do(t.Context()) }) {
 		return
@@ -182,7 +182,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 					require.Equal(t, want, got, "%s failed", j.Failed())
 					require.Equal(t, files, now, "%s failed", j.Failed())
 				default:
-					// A look that fails can only say what it has led to.
+					// A failed check only leads to its own message.
 					if kind, _, _ := strings.Cut(j.Failed(), " "); !slices.Contains([]string{"lookup", "getattr"},
 						kind) &&
 						!strings.Contains(got.Error, "exists") &&
@@ -260,7 +260,7 @@ func smallPackage(t *testing.T, dir string) {
 	require.Contains(t, found, "aligned.ova")
 }
 
-// A capacity contradicts a disk that is larger, or smaller by a whole unit.
+// A capacity contradicts a larger disk, and one that is smaller by a whole unit.
 func TestCapacityIssues(t *testing.T) {
 	for name, c := range map[string]struct {
 		capacity, unit, size int64
@@ -296,8 +296,8 @@ const envelope = `<?xml version="1.0"?>
 </Envelope>
 `
 
-// twoDisks is an OVA, as tar packs it, of two disks that qemu-img made: one at LBA 63 and one that is aligned. raw is
-// the first.
+// twoDisks is an OVA, packed by tar, of two disks made by qemu-img: a misaligned one at LBA 63 and an aligned one. raw
+// is the first.
 func twoDisks(t *testing.T) (packed, raw string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -358,7 +358,7 @@ func TestPackage(t *testing.T) {
 	require.Empty(t, others)
 	require.Empty(t, diffs)
 
-	// A disk that stayed misaligned is what was copied, and is not an aligned copy of another disk.
+	// A disk that stays misaligned was copied, and is not an aligned copy of another disk.
 	disktest.Run(t, "cp", filepath.Join(dir, "one.vmdk"), filepath.Join(dir, "two.vmdk"))
 	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", dest, "vm.ovf", "one.vmdk", "two.vmdk")
 	s, d, err := OpenPackages(packed, dest)
@@ -376,7 +376,7 @@ func TestPackage(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrNoMatch)
 }
 
-// What goes wrong leaves nothing of a package either.
+// After an error, nothing of a package is left.
 func TestNothingIsLeftOfAPackage(t *testing.T) {
 	packed, _ := twoDisks(t)
 	for _, phase := range []string{diskcopy.PhaseCopy, diskcopy.PhaseProve} {
@@ -399,7 +399,7 @@ func TestNothingIsLeftOfAPackage(t *testing.T) {
 	}
 }
 
-// A machine whose disks are planned together.
+// The disks of a machine are planned together.
 func TestMachinesOf(t *testing.T) {
 	packed, _ := twoDisks(t)
 	src, err := ova.Open(packed, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A disk that Windows has a name for is read as SOURCE, and nothing else is done with it.
+// A Windows drive path can only be a SOURCE.
 func TestDrivesOfWindows(t *testing.T) {
 	const drive = `\\.\PhysicalDrive0`
 	require.Empty(t, Folders([]string{drive, "//./physicaldrive7"}))

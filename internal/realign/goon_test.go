@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// smallDisk is a raw disk in a folder of its own, with a partition at LBA 63.
+// smallDisk is a raw disk in a new folder, with a partition at LBA 63.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0xda, Start: 63, Sectors: 3000})
@@ -42,14 +42,14 @@ func content(t *testing.T, path string) string {
 	return string(b)
 }
 
-// requireMoved requires that the partition of a small disk lies at LBA 2048, with the bytes that it had.
+// requireMoved requires that the partition of a small disk is at LBA 2048, with its old bytes.
 func requireMoved(t *testing.T, path, was string) {
 	t.Helper()
 	require.Equal(t, [][2]int64{{2048, 3000}}, starts(t, path))
 	require.Equal(t, was[63*sector:3063*sector], content(t, path)[2048*sector:5048*sector])
 }
 
-// goOn returns a command for the open work on a disk.
+// goOn returns a command for the unfinished work on a disk.
 func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 	t.Helper()
 	w, err := journal.Hold(path, "")
@@ -58,7 +58,7 @@ func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 	return j.GoOn(t.Context(), w, g)
 }
 
-// write has a job write the planned disk.
+// write runs a job.
 func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Written, error) {
 	t.Helper()
 	s := open(t, path)
@@ -67,7 +67,7 @@ func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Wri
 	return j.Write(ctx, s, p, to)
 }
 
-// An exchange is reversed, completed, or made final; what a loop device shows stays as it is.
+// An exchange is undone, resumed, or finished; the file of a loop device stays unchanged.
 func TestGoOnWithAnExchange(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -136,7 +136,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NotEqual(t, "another", content(t, path))
 }
 
-// A move in place that was interrupted continues, or is reversed.
+// An interrupted move in place is resumed or undone.
 func TestGoOnWithAMove(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{Undo, Resume} {
@@ -173,7 +173,7 @@ func TestGoOnWithAMove(t *testing.T) {
 	}
 }
 
-// A disk that is not what was planned is not moved.
+// A disk other than the planned one is not moved.
 func TestMovesThatAreRefused(t *testing.T) {
 	disktest.OnUnix(t, "devices")
 	t.Parallel()
@@ -210,10 +210,10 @@ func TestMovesThatAreRefused(t *testing.T) {
 	require.ErrorIs(t, unreadable.midMove(), disktest.ErrFault)
 }
 
-// unread is a disk that cannot be read.
+// unread is an unreadable disk.
 func unread(size int64) disk.Disk { return disk.New(size, sector, disk.Whole(bad{}, size)) }
 
-// A disk on a device is moved only if that was claimed, and no other.
+// A disk on a device is moved only if the device was claimed.
 func TestDisksOnDevices(t *testing.T) {
 	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
@@ -232,7 +232,7 @@ func TestDisksOnDevices(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// leaveFolder has the test be in a folder that is missing.
+// leaveFolder runs the test in a removed folder.
 func leaveFolder(t *testing.T) {
 	t.Helper()
 	disktest.OnUnix(t, "folders that are gone")
@@ -242,7 +242,7 @@ func leaveFolder(t *testing.T) {
 	require.NoError(t, os.Remove(gone))
 }
 
-// The journal of a move is a file, and not the disk. Paths mean nothing in a folder that is missing.
+// The journal of a move must be a file other than the disk. Relative paths are meaningless in a removed folder.
 func TestJournalFiles(t *testing.T) {
 	path := smallDisk(t)
 	dir := filepath.Dir(path)
@@ -263,7 +263,7 @@ func TestJournalFiles(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// A copy with --resumable that an earlier version began is refused, and not a byte of it is touched.
+// A resumable copy begun by an earlier version is refused and unchanged.
 func TestCopiesOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"df2a663f", "77f090bd"} {
@@ -298,7 +298,7 @@ func TestCopiesOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// begun leaves work of a kind open on a disk, in a phase.
+// begun leaves unfinished work of a kind on a disk, in a phase.
 func begun(t *testing.T, path, kind string, plan []byte, phase journal.Phase) {
 	t.Helper()
 	d, err := gate.OpenFolder(filepath.Dir(path))

@@ -26,7 +26,7 @@ import (
 
 var errMarker = errors.New("marker")
 
-// fakeOutput notes what became of it.
+// fakeOutput records its end.
 type fakeOutput struct{ published, discarded bool }
 
 func (*fakeOutput) Files() []string       { return nil }
@@ -37,7 +37,7 @@ func (*fakeOutput) Sums(context.Context, func(int64), func(int64)) ([]store.Sum,
 func (o *fakeOutput) Publish() error { o.published = true; return nil }
 func (o *fakeOutput) Discard() error { o.discarded = true; return nil }
 
-// What is published was created, filled, and has a source that stayed as it was; everything else is discarded.
+// An output is published if it was created and filled, and the source stayed unchanged; otherwise it is discarded.
 func TestWhatIsPublished(t *testing.T) {
 	nothing := func() error { return nil }
 	for name, c := range map[string]struct {
@@ -90,12 +90,12 @@ func TestWhatIsPublished(t *testing.T) {
 	require.ErrorIs(t, cause(errMarker, nil), errMarker)
 }
 
-// checked is an image whose tables give these issues.
+// checked is an image whose tables have these issues.
 func checked(issues []ondisk.Issue, err error) *image.Image {
 	return &image.Image{Image: &driver.Image{Check: func() ([]ondisk.Issue, error) { return issues, err }}}
 }
 
-// A copy whose tables are damaged is not what was written.
+// A copy with damaged tables is a difference.
 func TestTablesOfACopy(t *testing.T) {
 	require.NoError(t, intact(&image.Image{Image: &driver.Image{}}))
 	require.NoError(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Note}}, nil)))
@@ -103,7 +103,7 @@ func TestTablesOfACopy(t *testing.T) {
 	require.ErrorIs(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Warn, Text: "damage"}}, nil)), verify.ErrDifferent)
 }
 
-// What is wrong with the tables of a source is known, and so is that they cannot be read.
+// Faults in the tables of a source are known, and so are unreadable tables.
 func TestTablesOfASource(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	damage := ondisk.Issue{Code: "damage", Effect: ondisk.Warn}
@@ -117,8 +117,7 @@ func TestTablesOfASource(t *testing.T) {
 	require.ErrorIs(t, s.Complete(t.Context(), true), errMarker)
 }
 
-// The proof looks at the structures of a copy always, and at its bytes when that is wanted; what cannot be read proves
-// nothing.
+// The proof always checks the structures of a copy, and on request its bytes; unreadable data prove nothing.
 func TestProof(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	p := mustPlan(t, s)
@@ -165,7 +164,7 @@ func TestProof(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A planned disk that would move again, or cannot be read, is none; nor is a plan whose patches lie after the end.
+// A planned disk that would move again or cannot be read is an error, and so is a plan with patches after the end.
 func TestUnsettledView(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	p := mustPlan(t, s)
@@ -207,8 +206,7 @@ func TestErrorsOfFindings(t *testing.T) {
 	require.ErrorContains(t, Refusal([]align.Finding{finding(ondisk.Refuse), finding(ondisk.Refuse)}), "and 1 more")
 }
 
-// What a copy cannot be verified with is an error, and what is not a copy a difference, which says the first thing that
-// is wrong.
+// If verification is impossible, it is an error; a wrong copy is a difference, which names the first fault.
 func TestWhatVerifySays(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)
@@ -265,7 +263,7 @@ func TestWhatVerifySays(t *testing.T) {
 	require.Contains(t, diffs[0].Text, "partition table gpt, want mbr")
 }
 
-// What cannot be read while it is planned is an error of the plan.
+// Read errors during planning are errors of the plan.
 func TestWhatPlanCannotRead(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	disktest.WriteAt(t, raw, 40_000*sector, []byte{1})
@@ -304,7 +302,8 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A disk of the machine that would be refused stays, and both sides hear of it; so does the one that another one names.
+// A disk of the machine that would be refused stays, with a warning for both sides; so does a disk that another one
+// refers to.
 func TestOthersThatAreRefused(t *testing.T) {
 	s, x := open(t, oldLinux(t, t.TempDir())), open(t, oldLinux(t, t.TempDir()))
 	x.Layout.Table.Signature = 7
@@ -326,7 +325,7 @@ func TestOthersThatAreRefused(t *testing.T) {
 	require.Equal(t, "with-refused", s.Beside[len(s.Beside)-1].Code)
 }
 
-// What is used of an image: the places of its partitions, and how much of its data is not zero, where that can be read.
+// Used data of an image: the positions of its partitions, and the amount of nonzero data if it can be read.
 func TestUseOfWhatCannotBeRead(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	u, err := s.Use(t.Context(), true, nil)
@@ -343,7 +342,7 @@ func TestUseOfWhatCannotBeRead(t *testing.T) {
 	require.Equal(t, "unreadable-data", u.Issues[len(u.Issues)-1].Code)
 }
 
-// A file that has the name of a format and nothing of it is an error where an image is wanted.
+// A file with the extension of a format but other content is an error as an image.
 func TestMisnamedSource(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
 	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o644))

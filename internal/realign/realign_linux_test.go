@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What is missing is said of a lack of space, where it is known, and of nothing else.
+// Only a lack of space is reported with the missing amount, if known.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -34,7 +34,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// What does not fit is refused before the first byte; a compressed copy is tried.
+// A copy that does not fit is refused before the first byte; a compressed one is tried.
 func TestRoom(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	small := t.TempDir()

@@ -30,8 +30,7 @@ const (
 	diskSize = 24 << 20
 )
 
-// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition after it with
-// noise.
+// oldLinux is a raw disk like those of old Linux: an ext2 with files at LBA 63, followed by a partition with noise.
 func oldLinux(t testing.TB, dir string) string {
 	t.Helper()
 	raw, files := filepath.Join(dir, "disk.img"), t.TempDir()
@@ -52,7 +51,7 @@ func oldLinux(t testing.TB, dir string) string {
 	return raw
 }
 
-// converted has qemu-img store a raw disk in a format.
+// converted converts a raw disk to a format with qemu-img.
 func converted(t testing.TB, raw, name string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(raw), name)
@@ -70,7 +69,7 @@ func open(t testing.TB, path string) *Source {
 	return s
 }
 
-// surveyed is a survey of an image.
+// surveyed returns the survey of an image.
 func surveyed(t *testing.T, path string) *Source {
 	t.Helper()
 	s, err := Survey(imagetest.Open(t, path))
@@ -78,7 +77,7 @@ func surveyed(t *testing.T, path string) *Source {
 	return s
 }
 
-// mustPlan plans a disk with the usual goal.
+// mustPlan plans a disk with the default goal.
 func mustPlan(t testing.TB, s *Source) *Plan {
 	t.Helper()
 	p, err := s.Plan(Goal{})
@@ -86,7 +85,7 @@ func mustPlan(t testing.TB, s *Source) *Plan {
 	return p
 }
 
-// starts are those of the partitions of a raw disk, and their sizes, in sectors, as sfdisk reads them.
+// starts returns the starts and sizes of the partitions of a raw disk, in sectors, as sfdisk reads them.
 func starts(t testing.TB, raw string) (out [][2]int64) {
 	t.Helper()
 	var table struct {
@@ -112,8 +111,8 @@ func part(t testing.TB, raw string, where [2]int64) []byte {
 	return b
 }
 
-// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples
-// of a mebibyte, and that e2fsck finds its file system sound.
+// requireAligned requires of a copy, as qemu-img and sfdisk read it, the partitions of raw at multiples of a mebibyte,
+// and a sound file system according to e2fsck.
 func requireAligned(t testing.TB, raw, copied, format string) {
 	t.Helper()
 	flat := filepath.Join(t.TempDir(), "copy.img")
@@ -184,10 +183,10 @@ type watcher func(phase string)
 func (w watcher) Begin(phase string, _ int64) { w(phase) }
 func (watcher) Add(int64)                     {}
 
-// What goes wrong while DEST is made leaves nothing of it.
+// An error while DEST is made leaves nothing of it.
 func TestNothingIsLeft(t *testing.T) {
 	for name, c := range map[string]struct {
-		when string // the phase in which
+		when string // the phase of the error
 		does func(t *testing.T, source, partial string, cancel func())
 		want error
 		text string
@@ -233,7 +232,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// A copy that moves nothing has the very bytes, in another format too.
+// A copy without moves has the same bytes, also in another format.
 func TestCopy(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)
@@ -247,7 +246,7 @@ func TestCopy(t *testing.T) {
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
 }
 
-// What a plan says that a copy costs is what qemu-img finds in the source, and no less than what the copy writes.
+// The costs in a plan equal the size in qemu-img's view of the source, and are at least the size of the copy.
 func TestCost(t *testing.T) {
 	dir := t.TempDir()
 	path := oldLinux(t, dir)
@@ -275,8 +274,7 @@ func TestCost(t *testing.T) {
 	require.Greater(t, 2*w.Copied, plain.Write)
 }
 
-// BenchmarkWrite is a whole copy of 64 MiB, noise and text by turns, with its flush and its proof: what a profile of a
-// copy is made from.
+// BenchmarkWrite copies 64 MiB, noise and text alternately, with flush and proof, for profiles.
 func BenchmarkWrite(b *testing.B) {
 	const size = 64 << 20
 	data := bytes.Repeat([]byte("Some text of a guest, line after line.\n"), size/39+1)[:size]
@@ -305,8 +303,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// A copy that is large beside the memory leaves little of both files there, a small one all of DEST. What was in memory
-// before stays.
+// After a copy that is large compared to the memory, little of both files is cached, after a small one all of DEST.
+// Data that were cached before stay.
 func TestLargeCopyPassesTheMemory(t *testing.T) {
 	const size = 128 << 20
 	raw := filepath.Join(t.TempDir(), "disk.raw")
@@ -328,14 +326,14 @@ func TestLargeCopyPassesTheMemory(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	const half = size / 2 // of what is passed less stays: what was read or written since the kernel was told last
+	const half = size / 2 // of smaller runs, the data since the last notice to the kernel stay
 	for _, c := range []struct {
 		memory       int64
-		source, dest bool // stay in memory
+		source, dest bool // stay cached
 	}{
 		{1, false, false},
 		{1 << 50, true, true},
-		{1, true, false}, // SOURCE is in memory since the copy before
+		{1, true, false}, // SOURCE is cached since the copy before
 	} {
 		s := open(t, raw)
 		p, err := s.Plan(Goal{Copy: true})

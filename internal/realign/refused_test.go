@@ -29,7 +29,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// What the user states and no image has is refused.
+// Claims of the user that contradict the image are refused.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]int64{"512": 512, "4096": 4096, "4K": 4096, "": 0, "x": 0, "1024": 0, "0": 0} {
@@ -90,7 +90,7 @@ func openedPackage(t *testing.T, path string) *ova.Package {
 	return p
 }
 
-// edited writes a folder with the files of a small package of which the texts are edited, and opens it.
+// edited writes a folder with the files of a small package with edited texts, and opens it.
 func edited(t *testing.T, name string, edit func(text string) string) *ova.Package {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func edited(t *testing.T, name string, edit func(text string) string) *ova.Packa
 	return openedPackage(t, filepath.Join(dir, "vm.ovf"))
 }
 
-// A package that may not be copied is not, and reports the reason.
+// A package that must not be copied is refused with the reason.
 func TestRefusedPackages(t *testing.T) {
 	t.Parallel()
 	unnamed := strings.NewReplacer(` ovf:fileRef="f1"`, "", ` ovf:fileRef="f2"`, "")
@@ -162,7 +162,7 @@ func TestPackageThatChanges(t *testing.T) {
 	require.NoFileExists(t, to.Path)
 }
 
-// What a copy of a package lacks is a difference, and what cannot be compared an error.
+// Missing parts of a copied package are a difference, and incomparable ones an error.
 func TestComparedPackages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -205,7 +205,7 @@ func TestComparedPackages(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrChanged)
 }
 
-// Tables of a copy that are wrong are found though its bytes are right.
+// Wrong tables of a copy are found even if its bytes are right.
 func TestTablesThatAreReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -230,7 +230,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	require.ErrorContains(t, j.reread(o, right), "read back the copy")
 }
 
-// The room for a copy is not what a disk of which nothing can be read needs, nor is one shared whose map is lost.
+// The room for a copy does not count an unreadable disk, nor one whose map is lost.
 func TestRoomForWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -248,7 +248,7 @@ func TestRoomForWhatCannotBeRead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A disk of a package that cannot be begun ends the job.
+// A disk of a package that cannot be started ends the job.
 func TestMembersThatAreNotBegun(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))
@@ -259,10 +259,10 @@ func TestMembersThatAreNotBegun(t *testing.T) {
 	require.ErrorIs(t, err, errMarker)
 }
 
-// failsOnce is a disk of which one large read fails.
+// failsOnce is a disk with one failing large read.
 type failsOnce struct {
 	disk.Disk
-	left *int // large reads before that
+	left *int // large reads before it
 }
 
 func (d failsOnce) ReadAt(p []byte, off int64) (int, error) {
@@ -274,7 +274,7 @@ func (d failsOnce) ReadAt(p []byte, off int64) (int, error) {
 	return d.Disk.ReadAt(p, off)
 }
 
-// A read of the copy that fails is not a difference, even if it does not fail again.
+// A failing read of the copy is no difference, even if it does not fail again.
 func TestProofThatFailsOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))
@@ -289,7 +289,7 @@ func TestProofThatFailsOnce(t *testing.T) {
 	require.NoError(t, j.prove(t.Context(), s, p, view, got, &sum))
 }
 
-// What the free space of a volume is, is not guessed.
+// The free space of a volume is not guessed.
 func TestFreeSpaceThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -303,7 +303,7 @@ func TestFreeSpaceThatCannotBeRead(t *testing.T) {
 	require.Nil(t, s.free)
 }
 
-// unreadOnce is a disk of which a byte cannot be read the first time.
+// unreadOnce is a disk with a byte that cannot be read the first time.
 type unreadOnce struct {
 	disk.Disk
 	off    int64
@@ -322,7 +322,7 @@ type bad struct{}
 
 func (bad) ReadAt([]byte, int64) (int, error) { return 0, disktest.ErrFault }
 
-// A look at all of an image ends with its context, and finds what is broken in its map.
+// A check of a whole image ends with its context, and finds faults in its map.
 func TestCompleteLook(t *testing.T) {
 	t.Parallel()
 	s := open(t, oldLinux(t, t.TempDir()))
@@ -336,7 +336,7 @@ func TestCompleteLook(t *testing.T) {
 	require.ErrorIs(t, last.Err, disktest.ErrFault)
 }
 
-// As long as a job runs, a machine of QEMU cannot start from its source.
+// While a job runs, QEMU cannot start a machine from its source.
 func TestSourcesAreHeld(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -363,7 +363,7 @@ func TestSourcesAreHeld(t *testing.T) {
 	require.Positive(t, locked)
 }
 
-// A copy without a move says that the disk was cut short; sfdisk made its table.
+// A copy without moves reports that the disk was truncated; sfdisk made its table.
 func TestCopyOfACutDiskIsReported(t *testing.T) {
 	t.Parallel()
 	path := disktest.Blank(t, "disk.raw", 8<<20)
@@ -387,7 +387,7 @@ func TestCopyOfACutDiskIsReported(t *testing.T) {
 	require.Equal(t, 2, notes[1].Partition)
 }
 
-// Code in sector 0 can name places that only a larger disk has.
+// Code in sector 0 can have positions beyond the end of the disk.
 func TestGrowthThatMakesATable(t *testing.T) {
 	t.Parallel()
 	const sectors = 2048 + 100
@@ -417,7 +417,7 @@ func TestGrowthThatMakesATable(t *testing.T) {
 	require.Contains(t, refused.Reason, "from 1099776 to 2097152 bytes")
 }
 
-// A report or digests that would have the name of a file of DEST are refused before any data are written.
+// A report or digests with the name of a file of DEST are refused before any data are written.
 func TestTextsAreNoFilesOfDest(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "x.vmdk")
 	for _, name := range []string{"x.vmdk", "x-flat.vmdk"} {
@@ -430,7 +430,7 @@ func TestTextsAreNoFilesOfDest(t *testing.T) {
 	}
 }
 
-// The refusal of a web address has the command line that reads it, without secrets.
+// The refusal of a web address contains a command line that reads it, without secrets.
 func TestRefuseWeb(t *testing.T) {
 	t.Parallel()
 	const uri = "https://h/a.img?sig=secret"
@@ -450,7 +450,7 @@ func TestRefuseWeb(t *testing.T) {
 	}
 }
 
-// Addresses whose end no message could tell are refused, and nothing of them is shown.
+// Addresses with unclear ends are refused, and not shown.
 func TestCheckAddresses(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, CheckAddresses([]string{"a b.img", "https://h/a%20b?c", "nbd+unix:///x?socket=/a b", ""}))
@@ -486,7 +486,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// One run has few connections.
+// A run has a limited number of connections.
 func TestRemotesAreFew(t *testing.T) {
 	t.Parallel()
 	absent := "nbd+unix:///?socket=" + filepath.Join(t.TempDir(), "absent")
@@ -502,7 +502,7 @@ func TestRemotesAreFew(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// A refusal has the remedy that helps the work.
+// A refusal has the remedy of its subject.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, Local("a.img", "trueup serve"))

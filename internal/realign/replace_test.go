@@ -31,7 +31,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// What the user has to do after an exchange is said: the disk has another size, and no tracking of changed blocks.
+// Tasks after an exchange are reported: the disk has another size, and no changed-block tracking.
 func TestNotesOfAnExchange(t *testing.T) {
 	disktest.OnUnix(t, "notes")
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestNotesOfAnExchange(t *testing.T) {
 	require.Equal(t, []string{"replaced-tracking", "outside-size", "overlays-elsewhere"}, codes)
 }
 
-// What cannot be exchanged stays as it is, and nothing is left of the copy.
+// A disk that cannot be exchanged stays unchanged, and nothing is left of the copy.
 func TestExchangesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	made := t.TempDir()
@@ -108,7 +108,7 @@ func TestExchangesThatAreRefused(t *testing.T) {
 	}
 }
 
-// The original of an exchange is known as such, and is not used in the middle of it.
+// The original of an exchange is recognized, and not used in the middle of it.
 func TestOriginals(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -143,7 +143,7 @@ func TestOriginals(t *testing.T) {
 	require.Equal(t, "unfinished", Code(err))
 }
 
-// Why a disk is missing can be what a run has left open.
+// A missing disk can be due to unfinished work.
 func TestDisksThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -160,7 +160,7 @@ func TestDisksThatAreNotThere(t *testing.T) {
 	require.NotErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// What cannot be read of a folder or a planned disk is an error.
+// Read errors of a folder or a planned disk are errors.
 func TestReadingThatFails(t *testing.T) {
 	path := smallDisk(t)
 	img, err := image.Open(path, image.Options{})
@@ -216,8 +216,8 @@ func TestOverlaysElsewhere(t *testing.T) {
 	require.Equal(t, 1, warned(w.Notes))
 }
 
-// A disk that a program has open for writing is refused by the name of that program, where it was found when the run
-// began, or by what the kernel says.
+// A disk that a program has open for writing is refused with the name of that program if it was found at the start,
+// otherwise with the kernel's answer.
 func TestDiskIsWritten(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -238,7 +238,7 @@ func TestDiskIsWritten(t *testing.T) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	if yes, _ := sys.FromOS(f).Written(); !yes { // this very descriptor counts
+	if yes, _ := sys.FromOS(f).Written(); !yes { // this descriptor counts too
 		t.Skip("the file system has no leases that count")
 	}
 	require.ErrorContains(t, refused(Writers{}), "is open for writing in another program")
@@ -252,7 +252,7 @@ func TestDiskIsWritten(t *testing.T) {
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 }
 
-// The hidden file of a run that was killed is named where the disk is missing. One of a run that is at work is not.
+// If a disk is missing, the hidden file of a killed run is named, but not that of a running one.
 func TestLeftBehind(t *testing.T) {
 	disktest.OnUnix(t, "locks")
 	t.Parallel()
@@ -273,7 +273,7 @@ func TestLeftBehind(t *testing.T) {
 	require.ErrorContains(t, err, `left the hidden file ".disk.img.partial"`)
 }
 
-// standIn is a device in a file, of a size and with bytes at some places.
+// standIn is a device in a file, with this size and bytes at some offsets.
 func standIn(t *testing.T, size int64, at map[int64][]byte) *Device {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "device")
@@ -288,8 +288,7 @@ func standIn(t *testing.T, size int64, at map[int64][]byte) *Device {
 	return &Device{Device: &store.Device{Path: "/dev/x", Node: path, Size: size, Sector: sector}}
 }
 
-// A device is blank where nothing lies at its edges, nor where file systems have copies of their superblocks, nor in
-// samples. What else lies on it has a name.
+// A device is blank if its edges, the places of superblock copies, and samples are zero. Other content is named.
 func TestContentOfADevice(t *testing.T) {
 	t.Parallel()
 	x, qcow2 := []byte("x"), qcow2forge.New(make([]byte, 1<<16), 16).Bytes
@@ -322,7 +321,7 @@ func TestContentOfADevice(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What cannot be read of a device is not taken for blank.
+// Unreadable parts of a device are not considered blank.
 func TestBadSectorsOfADevice(t *testing.T) {
 	t.Parallel()
 	mbr := tableforge.NewMBR(512, tableforge.Slot{Type: 0xda, Start: 63, Sectors: 300})
@@ -335,7 +334,7 @@ func TestBadSectorsOfADevice(t *testing.T) {
 			img.Disk = broken{bad}
 			got, err := d.contentOf(img)
 			if strings.Contains(got, "unknown content") && at[0] == nil || strings.Contains(got, "unfinished copy") {
-				return disktest.ErrFault.Error(), err // and so kept
+				return disktest.ErrFault.Error(), err // and is kept
 			}
 			return got, err
 		})
@@ -359,7 +358,7 @@ func TestEdgesThatCannotBeRead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// broken is a disk whose faults are those of the system.
+// broken is a disk with system errors.
 type broken struct{ disk.Disk }
 
 func (d broken) ReadAt(p []byte, off int64) (int, error) {
@@ -370,7 +369,7 @@ func (d broken) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// The volumes of a device stand in their order with their labels, and of many the first.
+// The volumes of a device are listed in order with their labels, up to a limit.
 func TestVolumesOfADevice(t *testing.T) {
 	t.Parallel()
 	ext := &volume.Volume{Kind: volume.Ext4, Label: "data"}
@@ -382,7 +381,7 @@ func TestVolumesOfADevice(t *testing.T) {
 	require.Equal(t, "unknown content", volumesOf(&layout.Layout{}))
 }
 
-// A device that holds something is overwritten only if the user names that.
+// A device with content is overwritten only if the user names that content.
 func TestDeviceThatIsNotBlank(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))

@@ -24,14 +24,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// sized returns a raw disk whose table counts sectors of a size. Its one partition begins at LBA 63 and holds a FAT of
+// sized returns a raw disk whose table has sectors of a size. Its only partition begins at LBA 63 and is a FAT with
 // such sectors.
 func sized(t testing.TB, dir, scheme string, sector int64) string {
 	t.Helper()
 	const volume = 20 << 20
 	part, raw := filepath.Join(dir, "part"), filepath.Join(dir, fmt.Sprintf("%s-%d.raw", scheme, sector))
 	disktest.MakeBlank(t, part, volume)
-	// Two reserved sectors put the clusters off the boundary with the start, so that both gain by a move.
+	// Two reserved sectors put the clusters off the boundary with the start, so that a move improves both.
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-a", "-R", "2", "-S", fmt.Sprint(sector), "-h", "63", part)
 	var f forge.Bytes
 	if scheme == "gpt" {
@@ -45,7 +45,7 @@ func sized(t testing.TB, dir, scheme string, sector int64) string {
 	return raw
 }
 
-// reading opens a disk as a command line says it.
+// reading opens a disk with command-line options.
 func reading(t testing.TB, path string, r Reading) *Source {
 	t.Helper()
 	s, err := Open(path, r)
@@ -54,7 +54,7 @@ func reading(t testing.TB, path string, r Reading) *Source {
 	return s
 }
 
-// acceptable returns what refuses a copy in a format.
+// acceptable returns the refusal of a copy in a format.
 func acceptable(t testing.TB, s *Source, g Goal) error {
 	t.Helper()
 	p, err := s.Plan(g)
@@ -62,15 +62,15 @@ func acceptable(t testing.TB, s *Source, g Goal) error {
 	return Acceptable(p, g)
 }
 
-// A disk goes only into images that can state its sectors, whatever said how large they are, for a copy that moves and
-// for one that does not. Expected sizes are those of the tables as they were made.
+// A disk is only copied into images that can state its sector size, however that is known, with or without moves.
+// Expected sizes are those of the tables as made.
 func TestSectorsThatTheCopyHolds(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		scheme  string
 		sector  int64
 		reading Reading
-		moves   bool // by a size that is certain
+		moves   bool // with a certain size
 	}{
 		{"gpt", 512, Reading{}, true},
 		{"gpt", 4096, Reading{}, true},
@@ -84,7 +84,7 @@ func TestSectorsThatTheCopyHolds(t *testing.T) {
 	} {
 		s := reading(t, sized(t, dir, c.scheme, c.sector), c.reading)
 		for _, to := range []string{"", "raw", "vhdx", "qcow2", "vmdk", "vhd", "vdi"} {
-			// A VHDX states the size by which the disk is read: that of a GPT, or of an order.
+			// A VHDX states the sector size with which the disk is read: from a GPT, or from the option.
 			stated := to == "vhdx" && c.sector == 4096 && (c.scheme == "gpt" || c.reading.SectorSize == c.sector)
 			holds := c.sector == 512 || slices.Contains([]string{"", "raw"}, to) || stated
 			name := fmt.Sprintf("%v to %q", c, to)
@@ -94,7 +94,7 @@ func TestSectorsThatTheCopyHolds(t *testing.T) {
 	}
 }
 
-// A GPT says how large its sectors are, and an order that contradicts it is refused.
+// A GPT states its sector size, and an option that contradicts it is refused.
 func TestSectorsThatContradictAGPT(t *testing.T) {
 	dir := t.TempDir()
 	for sector, ordered := range map[int64]int64{512: 4096, 4096: 512} {
@@ -107,8 +107,8 @@ func TestSectorsThatContradictAGPT(t *testing.T) {
 	}
 }
 
-// An image of other programs shows a GPT of 4096 bytes with its own 512: it is copied into what can state the size, and
-// changed nowhere else.
+// An image of another program has a GPT of 4096 bytes but sectors of 512: it is only copied, into formats that can
+// state the size.
 func TestContainersThatShowOtherSectors(t *testing.T) {
 	dir := t.TempDir()
 	raw := sized(t, dir, "gpt", 4096)
@@ -149,7 +149,7 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 }
 
 // TestVHDXThatStatesOtherSectors has an MBR of 512-byte sectors in a VHDX whose metadata state 4096: its machine finds
-// no partition. Inspect and scan call it malformed, and only its bytes are copied. Spec: [MS-VHDX] 2.6.2.4.
+// no partition. inspect and scan call it malformed, and only its bytes are copied. Spec: [MS-VHDX] 2.6.2.4.
 func TestVHDXThatStatesOtherSectors(t *testing.T) {
 	dir := t.TempDir()
 	path := converted(t, sized(t, dir, "mbr", 512), "a.vhdx", "vhdx")
@@ -176,7 +176,7 @@ func TestVHDXThatStatesOtherSectors(t *testing.T) {
 	require.NoError(t, acceptable(t, open(t, path), Goal{Copy: true, To: "raw"}))
 }
 
-// A copy that another program made in a container without sizes is a difference, though all bytes are equal.
+// A copy by another program in a container without sector sizes is a difference, though all bytes are equal.
 func TestVerifyFindsLostSectors(t *testing.T) {
 	raw := sized(t, t.TempDir(), "gpt", 4096)
 	other := open(t, converted(t, raw, "a.qcow2", "qcow2"))
@@ -186,7 +186,7 @@ func TestVerifyFindsLostSectors(t *testing.T) {
 	require.Contains(t, diffs[0].Text, "the format qcow2 cannot record that")
 }
 
-// A device shows its disk with its own sectors: a GPT of others is copied elsewhere, and not moved inside of it.
+// A device shows its disk with its own sector size: a GPT of another size is copied elsewhere, and not moved in place.
 func TestDeviceThatShowsOtherSectors(t *testing.T) {
 	raw := sized(t, t.TempDir(), "gpt", 4096)
 	for sector, fits := range map[string]bool{"512": false, "4096": true} {
@@ -199,8 +199,8 @@ func TestDeviceThatShowsOtherSectors(t *testing.T) {
 	}
 }
 
-// A chain of logical partitions moves in each size that disks have: sfdisk reads the result on a device of such
-// sectors, and finds each partition on the boundary with its bytes.
+// A chain of logical partitions moves with each sector size: sfdisk reads the result on a device with such sectors, and
+// finds each partition on the boundary with its bytes.
 func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
 	for _, sector := range []int64{512, 4096} {
 		t.Run(fmt.Sprint(sector), func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
 	}
 }
 
-// dosDisk is a raw disk as DOS made them: code that reads CHS, and one active FAT16 after the first track up to the end
+// dosDisk is a raw disk like DOS made them: code that reads CHS, and one active FAT16 from the second track to the end
 // of the last of 1023 cylinders.
 func dosDisk(t *testing.T, dir string, heads, track int64) (path string, size int64) {
 	t.Helper()
@@ -271,8 +271,8 @@ func dosDisk(t *testing.T, dir string, heads, track int64) (path string, size in
 	return path, sectors * sector
 }
 
-// told returns the heads and sectors that an image tells the machine, read by none of trueup's code; of one that tells
-// none, those of the end of its first partition.
+// told returns the heads and sectors in the metadata of an image, read by none of trueup's code, or else those of the
+// end of its first partition.
 func told(t *testing.T, path string) (heads, sectors int64) {
 	t.Helper()
 	b := disktest.ReadFile(t, path)
@@ -299,8 +299,8 @@ func told(t *testing.T, path string) (heads, sectors int64) {
 	return int64(entry[5]) + 1, int64(entry[6] & 63)
 }
 
-// A disk that boots by CHS tells the machine the same heads and sectors before and after, whatever its format is, and
-// what others take for its size stays the size.
+// A disk that boots by CHS shows the machine the same heads and sectors before and after, in any format, and keeps its
+// size for other programs.
 func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
 	qemu := map[string]string{
 		"raw": "raw", "vhd": "vpc", "vmdk": "vmdk", "vdi": "vdi", "qcow2": "qcow2", "vhdx": "vhdx",
@@ -365,7 +365,7 @@ func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
 	}
 }
 
-// A move inside of a fixed VHD and of a flat VMDK tells the machine what a copy does.
+// A move within a fixed VHD or a flat VMDK shows the machine the same geometry as a copy.
 func TestMachineAfterAMoveInPlace(t *testing.T) {
 	for name, args := range map[string][]string{
 		"disk.vhd":  {"vpc", "-o", "subformat=fixed"},
@@ -373,7 +373,7 @@ func TestMachineAfterAMoveInPlace(t *testing.T) {
 	} {
 		raw, _ := dosDisk(t, t.TempDir(), 4, 17)
 		source := converted(t, raw, name, args...)
-		if strings.HasSuffix(name, "vmdk") { // qemu-img takes 16 heads and 63 sectors for every IDE disk
+		if strings.HasSuffix(name, "vmdk") { // qemu-img assumes 16 heads and 63 sectors for every IDE disk
 			b := regexp.MustCompile(`heads = "16"`).ReplaceAll(disktest.ReadFile(t, source), []byte(`heads = "4"`))
 			b = regexp.MustCompile(`sectors = "63"`).ReplaceAll(b, []byte(`sectors = "17"`))
 			require.NoError(t, os.WriteFile(source, b, 0o600))

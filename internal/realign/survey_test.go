@@ -53,7 +53,7 @@ func TestReading(t *testing.T) {
 	require.EqualValues(t, 4096, o.SectorSize)
 }
 
-// Work that was not begun bars no disk, and is noted.
+// Work that was not begun does not block a disk, and is noted.
 func TestWorkThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	raw := oldLinux(t, t.TempDir())
@@ -64,7 +64,7 @@ func TestWorkThatWasNotBegun(t *testing.T) {
 	require.Contains(t, s.Beside[0].Remedy, raw)
 }
 
-// A disk of a machine is planned with what the same goal makes of the others.
+// A disk of a machine is planned together with the plans of the others for the same goal.
 func TestOthers(t *testing.T) {
 	system, data := oldLinux(t, t.TempDir()), oldLinux(t, t.TempDir())
 	s, x := open(t, system), open(t, data)
@@ -94,7 +94,7 @@ func TestOthers(t *testing.T) {
 	require.Nil(t, m)
 }
 
-// The other disks of a machine are few, and none of them is what is written.
+// The number of other disks of a machine is limited, and none of them may be written.
 func TestOpenOthers(t *testing.T) {
 	t.Parallel()
 	path, other := smallDisk(t), smallDisk(t)
@@ -125,7 +125,7 @@ func TestOpenOthers(t *testing.T) {
 	o.Close()
 }
 
-// What cannot be read, or is in the middle of something, has no survey. What uses a disk is noted.
+// An unreadable disk, or one with unfinished work, has no survey. Users of a disk are noted.
 func TestDisksThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
@@ -188,7 +188,7 @@ func TestSnapshots(t *testing.T) {
 	requireAligned(t, base, dest, "qcow2")
 }
 
-// A survey knows where partitions start, and a complete reading all that Read knows.
+// A survey has the starts of partitions, and a complete reading everything from Read.
 func TestSurvey(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	for _, all := range []bool{false, true} {
@@ -207,7 +207,7 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// A map that leads nowhere is broken: a survey does not see it, a complete reading does.
+// A map that points nowhere is broken: only a complete reading finds that.
 func TestBrokenMap(t *testing.T) {
 	dir := t.TempDir()
 	q := qcow2forge.New(make([]byte, 1<<20), 16)
@@ -225,7 +225,7 @@ func TestBrokenMap(t *testing.T) {
 	require.Empty(t, refused, "what is wrong is said by Malformed")
 }
 
-// Data that the bitmaps of a VHD hide are found by a survey too, on a disk that reads as blank.
+// Data hidden by the bitmaps of a VHD are also found by a survey, on a disk that reads as blank.
 func TestSurveyFindsHiddenData(t *testing.T) {
 	dir := t.TempDir()
 	data := make(forge.Bytes, 4<<20)
@@ -242,7 +242,7 @@ func TestSurveyFindsHiddenData(t *testing.T) {
 	require.NotEmpty(t, refused)
 }
 
-// An image that reaches past the first bytes is judged by them, unless its tables lie after them.
+// A truncated image is judged by its first bytes, unless its tables are after them.
 func TestHeadOfALargeImage(t *testing.T) {
 	t.Parallel()
 	disk := tableforge.NewMBR(40<<11, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 80000})
@@ -283,9 +283,8 @@ func TestHeadOfALargeImage(t *testing.T) {
 	}
 }
 
-// Every finding of grade error counts: a malformed image is an error of its own, the first one for inspect and scan;
-// damage of the image keeps unknown content from being accepted; the others are reasons against a copy, which refuses
-// for them.
+// Every finding of grade error counts: a malformed image is an error, the first one for inspect and scan; damage of the
+// image keeps unknown content from being accepted; the others are reasons to refuse a copy.
 func TestErrorsCount(t *testing.T) {
 	t.Parallel()
 	img := &image.Image{Image: &driver.Image{Disk: disktest.Memory(make([]byte, units.SectorSize))}}
@@ -321,8 +320,7 @@ func TestErrorsCount(t *testing.T) {
 	require.NoError(t, (&Source{}).Lacks(), "it was not read")
 }
 
-// A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist
-// has no plan.
+// Costs that cannot be computed are an error, for any failing read of the source. A missing partition has no plan.
 func TestCostOfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, oldLinux(t, t.TempDir()))
@@ -357,7 +355,7 @@ func TestFragmentsOfVolumes(t *testing.T) {
 	}
 }
 
-// counted counts the bytes that are read of a disk.
+// counted counts the bytes read of a disk.
 type counted struct {
 	disk.Disk
 	read *atomic.Int64

@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Another byte in the copy is found and placed.
+// A changed byte in the copy is found and located.
 func TestVerifyFindsOneByte(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)
@@ -44,7 +44,7 @@ func TestVerifyFindsOneByte(t *testing.T) {
 	require.NotEmpty(t, diffs, "half of the disk is missing")
 }
 
-// A view in which anything but the plan has changed is refused.
+// A view with other changes than the plan is refused.
 func TestViewHoldsThePlan(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	p := mustPlan(t, s)
@@ -58,14 +58,14 @@ func TestViewHoldsThePlan(t *testing.T) {
 	p = mustPlan(t, s)
 	i := slices.IndexFunc(p.Pieces, func(x disk.Shift) bool { return x.From == 63*sector })
 	require.GreaterOrEqual(t, i, 0)
-	p.Pieces[i].From += sector // not the file system that was there
+	p.Pieces[i].From += sector // not the old file system
 	_, err = s.View(p)
 	require.Error(t, err)
 	_, err = s.Result(p)
 	require.Error(t, err)
 }
 
-// What is not a copy of the disk is a difference, and no error.
+// A wrong copy of the disk is a difference, not an error.
 func TestVerifyOfAnotherDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))
@@ -87,8 +87,7 @@ func TestVerifyOfAnotherDisk(t *testing.T) {
 	require.Contains(t, diffs[0].Text, "sectors of 4096 bytes, not 512")
 }
 
-// A copy that is malformed when it is read back was not written by what was planned; one that cannot be read at all is
-// an error of the storage.
+// A copy that is malformed when read back is a difference; one that cannot be read is an error of the storage.
 func TestReadBack(t *testing.T) {
 	for err, different := range map[error]bool{
 		ondisk.ErrFormat: true, ondisk.ErrUnsupported: true,
@@ -100,7 +99,7 @@ func TestReadBack(t *testing.T) {
 	}
 }
 
-// A sector of the source that cannot be read ends the run, wherever it is met, and nothing is left of DEST.
+// An unreadable sector of the source always ends the run, and nothing of DEST is left.
 func TestBadSectorsOfTheSource(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	good := open(t, raw)
@@ -133,7 +132,7 @@ func TestBadSectorsOfTheSource(t *testing.T) {
 	})
 }
 
-// A bad sector is not a difference of a copy, on either side.
+// A bad sector is no difference of a copy, on either side.
 func TestBadSectorsOfAVerifiedCopy(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))
@@ -153,7 +152,7 @@ func TestBadSectorsOfAVerifiedCopy(t *testing.T) {
 	}
 }
 
-// export is the raw disk of an NBD server, which others can write to unseen.
+// export is the raw disk of an NBD server, which others can write unnoticed.
 type export struct {
 	data   []byte
 	forget func()
@@ -191,7 +190,7 @@ func exported(t *testing.T, raw string) (*Source, *export) {
 	return s, e
 }
 
-// An error of a copy names the cause: the server, if its bytes changed between two readings, and this machine, if the
+// An error of a copy names the cause: the server, if its bytes changed between two readings, or this machine, if the
 // bytes of the copy did.
 func TestCauseOfOtherBytes(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
@@ -200,7 +199,7 @@ func TestCauseOfOtherBytes(t *testing.T) {
 		boot = 446 + 8         // a start that the plan replaces
 	)
 	for name, c := range map[string]struct {
-		when string // the phase in which
+		when string // the phase of the change
 		at   int64  // a byte changes
 		copy bool   // of the copy
 		want error
@@ -246,7 +245,7 @@ func TestCauseOfOtherBytes(t *testing.T) {
 	}
 }
 
-// A difference that a second reading does not find is an error of the disk that changed, and no verdict about the copy.
+// A difference that a second reading does not find is an error of the changed disk, and no verdict about the copy.
 func TestVerifyOfDisksThatChange(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	source := open(t, raw)

@@ -41,13 +41,12 @@ func lentFiles(rnd *rand.Rand, size int) (files []lentFile) {
 	return files
 }
 
-// flatSource is a SOURCE whose files hold its disk, and a plan that moves something.
+// flatSource is a SOURCE whose files hold its disk byte for byte, and a plan with moves.
 func flatSource() (*Source, *plan.Plan) {
 	return &Source{Image: &image.Image{Image: &driver.Image{Flat: true}}}, &plan.Plan{Moves: []plan.Move{{}}}
 }
 
-// What files hold and what a view holds make the disk, whatever it is composed of, and no byte is in both, or of a file
-// twice.
+// The files and the view together are the disk, and no byte is in both, or in a file twice.
 func TestAViewIsTheWholeDisk(t *testing.T) {
 	t.Parallel()
 	const sector, sectors = 512, 400
@@ -98,8 +97,8 @@ func TestAViewIsTheWholeDisk(t *testing.T) {
 	}
 }
 
-// A disk whose first file ends where its partition begins lends the second from byte 0 on, and one that differs in its
-// last block lends its file so. Their views are known as such all the same.
+// If the first file ends where the partition begins, the second one is used from byte 0, and likewise a file that
+// differs in its last block. Such views are recognized.
 func TestAViewTakesNoFirstByte(t *testing.T) {
 	t.Parallel()
 	const size = 8 * align.Block
@@ -121,7 +120,7 @@ func TestAViewTakesNoFirstByte(t *testing.T) {
 	}, lent)
 }
 
-// A view has as many stretches as QEMU can open files, and no more.
+// A view has at most as many stretches as QEMU can open files.
 func TestAViewHasABound(t *testing.T) {
 	t.Parallel()
 	const apart = 4 * align.Block
@@ -143,7 +142,7 @@ func TestAViewHasABound(t *testing.T) {
 	}
 }
 
-// What cannot be shown by stretches of files is refused, with what a copy needs.
+// A disk that stretches of files cannot show is refused, with the needs of a copy.
 func TestViewsThatCannotBe(t *testing.T) {
 	t.Parallel()
 	s, p := flatSource()
@@ -164,7 +163,7 @@ func TestViewsThatCannotBe(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A view has the disk that a copy would have, and the warnings that a copy needs not. Of other sources there is none.
+// A view shows the disk of a copy, with warnings that a copy does not need. Other sources have none.
 func TestJobOfAView(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -198,8 +197,7 @@ func TestJobOfAView(t *testing.T) {
 	require.Subset(t, append(was, "disk.qcow2"), disktest.Names(t, dir))
 }
 
-// A disk that maps a device can be that device: it is copied, and neither moved in its place, nor exchanged for its
-// copy, nor shown by a view.
+// A disk that maps a device may be that device: it is copied, but not moved in place, exchanged, or shown by a view.
 func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
 	t.Parallel()
 	raw := smallDisk(t)
@@ -251,7 +249,7 @@ func held(t *testing.T, path string) bool {
 	return locked
 }
 
-// A served disk is the planned one, and its source is held until the end; a change of the source is found.
+// A served disk is the planned one, and its source is locked until the end; a change of the source is found.
 func TestServedDisk(t *testing.T) {
 	t.Parallel()
 	raw := oldLinux(t, t.TempDir())
@@ -272,7 +270,7 @@ func TestServedDisk(t *testing.T) {
 	require.False(t, held(t, raw))
 }
 
-// What a copy would be refused for is not served, and its source is not held.
+// A disk that cannot be copied is not served, and its source is not locked.
 func TestDisksThatAreNotServed(t *testing.T) {
 	t.Parallel()
 	raw := oldLinux(t, t.TempDir())
@@ -287,7 +285,7 @@ func TestDisksThatAreNotServed(t *testing.T) {
 	smallPackage(t, dir)
 	one := filepath.Join(dir, "one.vmdk")
 	b := disktest.ReadFile(t, one)
-	require.NoError(t, os.WriteFile(one, append(b, make([]byte, 512)...), 0o644)) // not what the manifest says
+	require.NoError(t, os.WriteFile(one, append(b, make([]byte, 512)...), 0o644)) // not the digest in the manifest
 	m := member(t, filepath.Join(dir, "vm.ovf")+"!one.vmdk")
 	p = mustPlan(t, m)
 	_, err = m.Serve(t.Context(), p)

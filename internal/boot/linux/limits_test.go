@@ -278,7 +278,7 @@ func TestLoadersLeftOver(t *testing.T) {
 				want ondisk.Effect
 			}{
 				{63, putLBACode, ondisk.Unbootable},
-				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // the code that boots the active partition is on another disk
+				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // its code is on another disk
 				{8100, putLBACode, ondisk.Warn},
 				{
 					63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) },

@@ -143,9 +143,8 @@ func changedSectors(a, b []byte) (out []disk.Range) {
 	return out
 }
 
-// TestReplayByNTFS3 has the log of Windows replayed by Linux, which writes nowhere but where it is expected, and leaves
-// patched bytes as they are. It is a witness for where a replay writes, not for what: it redoes some operations on
-// records that are newer.
+// TestReplayByNTFS3 replays logs of Windows with Linux, which must write only where expected, and leave patched bytes
+// unchanged. It shows where a replay writes, not what: it redoes some operations on records that are newer.
 func TestReplayByNTFS3(t *testing.T) {
 	t.Parallel()
 	var volumes []*replayed
@@ -153,7 +152,7 @@ func TestReplayByNTFS3(t *testing.T) {
 	files := 0
 	add := func(r *replayed) {
 		path := filepath.Join(t.TempDir(), "volume")
-		// Linux requires a sector more
+		// Linux needs one more sector
 		require.NoError(t, os.WriteFile(path, append(slices.Clone(r.raw), make([]byte, 1<<20)...), 0o600))
 		volumes, paths = append(volumes, r), append(paths, path)
 	}
@@ -177,7 +176,7 @@ func TestReplayByNTFS3(t *testing.T) {
 	for i := 0; i < len(volumes); i += 2 {
 		before, moved := volumes[i], volumes[i+1]
 		require.Equal(t, said[i], said[i+1], "trees")
-		if strings.Contains(said[i], "names") { // ntfs3 refuses others, its writes done
+		if strings.Contains(said[i], "names") { // ntfs3 refuses others after its writes
 			trees++
 		}
 		var after [2]forge.Bytes
@@ -215,7 +214,7 @@ func TestStructSizes(t *testing.T) {
 	require.Len(t, ops, 0x26)
 }
 
-// idle is an open log in which nothing happened since its checkpoint.
+// idle is an open log without activity since its checkpoint.
 func idle(major uint16, client uint32) *forged {
 	f := newLog(major, client, 64)
 	f.checkpoint(tables{})
@@ -267,8 +266,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// One torn restart page is not a loss. requireLook requires that the restart pages alone show the state that the whole
-// log has.
+// One torn restart page is no loss. requireLook requires that the restart pages alone show the state of the whole log.
 func requireLook(t testing.TB, want State, log []byte) {
 	t.Helper()
 	got, err := ReadState(bytes.NewReader(log))

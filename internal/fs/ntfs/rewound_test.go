@@ -16,7 +16,7 @@ import (
 )
 
 // rewind sets a log back to the checkpoint of a restart record, so that it is open. Pages of later mounts, to which no
-// record of this one leads, are blanked: they were missing yet.
+// record of this one leads, are blanked, because they did not exist yet.
 func rewind(t testing.TB, log []byte, to uint64) []byte {
 	t.Helper()
 	r, all := allRecords(t, log)
@@ -44,14 +44,14 @@ func rewind(t testing.TB, log []byte, to uint64) []byte {
 	return out
 }
 
-// rewound is what another program, written from the same sources, found in the logs of Windows when they are set back
-// to an older checkpoint. Most changes are in the volumes already. What is left are operations that count as pending
-// always, and those after them.
+// rewound is the result of another program, written from the same sources, for the logs of Windows set back to an older
+// checkpoint. Most changes are in the volumes already. The rest are operations that always count as pending, and those
+// after them.
 var rewound = []struct {
 	volume         int // of windows
 	to, since, end uint64
 	writes         int
-	records        []int64 // of the MFT; other clusters are written too wherever records are
+	records        []int64 // of the MFT; other clusters are written wherever records are
 }{
 	{0, 1054756, 1054224, 1088833, 380, span(27, 38)},
 	{0, 1076287, 1074463, 1088833, 121, append([]int64{27}, span(29, 38)...)},
@@ -74,7 +74,7 @@ func span(from, to int64) (out []int64) {
 	return out
 }
 
-// unnamed is a record of the MFT that no record of those logs names: $Quota, or reserved.
+// unnamed is a record of the MFT that does not occur in those logs: $Quota, or reserved.
 const unnamed = 8
 
 func TestRewoundLogs(t *testing.T) {
@@ -96,7 +96,7 @@ func TestRewoundLogs(t *testing.T) {
 			require.Equal(t, len(want.records) > 0, records[-1])
 			delete(records, -1)
 			require.Equal(t, want.records, slices.Sorted(maps.Keys(records)), "%s from %d", w.name, want.to)
-			// Files that no write is for are safe.
+			// Files without writes are safe.
 			require.Nil(t, l.Conflict(Patched{Records: []int64{unnamed}}))
 			if len(want.records) > 0 {
 				require.NotNil(t, l.Conflict(Patched{Records: want.records}))
@@ -105,7 +105,7 @@ func TestRewoundLogs(t *testing.T) {
 	}
 }
 
-// The start of a replay can be lost: the next mount began the log again.
+// The start of a replay can be lost: the next mount restarted the log.
 func TestRewoundTooFar(t *testing.T) {
 	v := real(t, windows[2].rel, 0, 0)
 	_, err := Read(bytes.NewReader(rewind(t, v.log, 2109647)), v.volume())
@@ -115,8 +115,8 @@ func TestRewoundTooFar(t *testing.T) {
 	require.ErrorContains(t, err, "place of LSN 0", "the first checkpoint of all has none before it")
 }
 
-// The mount before the last of this volume was one of Windows 8 or later, which wrote version 2.0. A copy of one of its
-// pages was lost in the next mount, and what stands in later ones cannot be reached.
+// The mount before the last of this volume was by Windows 8 or later, which wrote version 2.0. A copy of one of its
+// pages was lost in the next mount, so later pages cannot be reached.
 func TestRewoundVersion2(t *testing.T) {
 	w := windows[3]
 	v := real(t, w.rel, w.start, w.size)
@@ -143,7 +143,7 @@ func changesOf(t testing.TB, v *realVolume, log []byte, since uint64) map[int64]
 	return changes
 }
 
-// A change that is in the log, and not yet in the record of the MFT, is pending with all that follow it.
+// A change in the log that is not yet in the record of the MFT is pending, with all that follow it.
 func TestChangePutBack(t *testing.T) {
 	tried := 0
 	for _, want := range rewound {
@@ -188,7 +188,7 @@ func TestChangePutBack(t *testing.T) {
 	require.Positive(t, tried)
 }
 
-// A change of runs, made one of the file that is patched, is refused by its LSN; no checksum covers it.
+// A change of the patched file's runs is refused by its LSN; no checksum covers it.
 func TestForgedChangeOfRuns(t *testing.T) {
 	w := windows[0]
 	v := real(t, w.rel, w.start, w.size)
@@ -206,7 +206,7 @@ func TestForgedChangeOfRuns(t *testing.T) {
 		}
 		const file = 24
 		forged := forge.Bytes(bytes.Clone(log))
-		forged.U64(act.at+headerSize+0x18, file) // clusters of 1024 bytes, as records
+		forged.U64(act.at+headerSize+0x18, file) // clusters of 1024 bytes, like records
 		back := v.volume()
 		mft := back.MFT
 		back.MFT = func(n int64) ([]byte, error) {
@@ -227,7 +227,7 @@ func TestForgedChangeOfRuns(t *testing.T) {
 	t.Fatal("no change of runs in the log")
 }
 
-// A machine that stopped in the middle of a transaction leaves it to be undone.
+// A machine that stopped in the middle of a transaction leaves it to undo.
 func TestTransactionCut(t *testing.T) {
 	undone := 0
 	for i, want := range rewound {
@@ -259,7 +259,7 @@ func TestTransactionCut(t *testing.T) {
 				}
 			}
 
-			// The records up to the end whose undo writes, and whose transaction does not end there.
+			// The records whose undo writes, up to the end, in transactions that are open there.
 			var unended []uint64
 			ended := map[uint32]bool{}
 			for _, lsn := range slices.Backward(slices.Sorted(maps.Keys(all))) {

@@ -23,7 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// mkntfs makes a volume and gives its path.
+// mkntfs makes a volume and returns its path.
 func mkntfs(t testing.TB, size int64, args ...string) string {
 	t.Helper()
 	path := disktest.Blank(t, "volume", size)
@@ -40,7 +40,7 @@ func ntfscp(t testing.TB, volume, name string, b []byte) {
 	disktest.Run(t, "ntfscp", "-q", volume, from, name)
 }
 
-// ntfscat is what a file of a volume holds.
+// ntfscat returns the content of a file of a volume.
 func ntfscat(t testing.TB, volume, name string) []byte {
 	t.Helper()
 	return []byte(disktest.Output(t, "ntfscat", "-f", volume, name))
@@ -51,13 +51,13 @@ func openNTFS(t testing.TB, path string) *fileSystem {
 	return alone.Sound(t, filetest.RawImage(t, path)).(*fileSystem)
 }
 
-// file opens what must be there.
+// file opens an existing file.
 func (n *fileSystem) file(t testing.TB, path string) *guestfile.File {
 	t.Helper()
 	return filetest.File(t, n, path)
 }
 
-// at finds what must be there.
+// at returns the position of existing bytes.
 func (n *fileSystem) at(t testing.TB, path string) *node {
 	t.Helper()
 	node, err := n.find(path)
@@ -65,7 +65,7 @@ func (n *fileSystem) at(t testing.TB, path string) *node {
 	return node
 }
 
-// requireLikeNTFSCat holds a file to what ntfscat prints of it.
+// requireLikeNTFSCat compares a file with the output of ntfscat.
 func requireLikeNTFSCat(t testing.TB, volume string, v guestfile.FS, path string) *guestfile.File {
 	t.Helper()
 	f := filetest.File(t, v, path)
@@ -85,7 +85,7 @@ func requireLikeNTFSCat(t testing.TB, volume string, v guestfile.FS, path string
 	return f
 }
 
-// ntfsTree is what ntfsls finds in a volume: the paths of files, and of folders with a "/" behind.
+// ntfsTree returns the paths of a volume from ntfsls: of files, and of folders with a final "/".
 func ntfsTree(t testing.TB, volume string) []string {
 	t.Helper()
 	cmd := exec.Command(disktest.Tool(t, "ntfsls"), "-f", "-R", "-a", "-s", "-F", volume)
@@ -107,7 +107,7 @@ func ntfsTree(t testing.TB, volume string) []string {
 	return paths
 }
 
-// listTree is what List finds in a volume, in the words of ntfsTree.
+// listTree returns the paths from List in the format of ntfsTree.
 func listTree(t testing.TB, v guestfile.FS, dir string) []string {
 	t.Helper()
 	entries, err := v.List(dir)
@@ -125,7 +125,7 @@ func listTree(t testing.TB, v guestfile.FS, dir string) []string {
 	return out
 }
 
-// What ntfsinfo prints of an attribute.
+// An attribute in the output of ntfsinfo.
 var (
 	infoSize = regexp.MustCompile(`(?m)^\tInitialized size:\s+(\d+)`)
 	infoRun  = regexp.MustCompile(
@@ -139,8 +139,8 @@ func hexOf(t testing.TB, s string) int64 {
 	return n
 }
 
-// requireRunsOfNTFSInfo holds the places of a file to the runs that ntfsinfo prints, up to the end of its initialised
-// bytes, but for a file whose bytes are in its record.
+// requireRunsOfNTFSInfo compares the positions of a file with the runs in ntfsinfo, up to the end of its initialized
+// bytes, except for resident data.
 func requireRunsOfNTFSInfo(t testing.TB, volume string, v *fileSystem, f *guestfile.File) {
 	t.Helper()
 	var want []guestfile.Run
@@ -163,7 +163,7 @@ func requireRunsOfNTFSInfo(t testing.TB, volume string, v *fileSystem, f *guestf
 				continue
 			}
 			r := guestfile.Run{Off: vcn, Len: min(count, size-vcn), At: hexOf(t, m[2]) * v.cluster}
-			// A run that continues where the one before ends is part of that.
+			// A run that continues the preceding one is part of it.
 			if k := len(want) - 1; k >= 0 && want[k].Off+want[k].Len == r.Off && want[k].At+want[k].Len == r.At {
 				want[k].Len += r.Len
 			} else {
@@ -180,10 +180,10 @@ func requireRunsOfNTFSInfo(t testing.TB, volume string, v *fileSystem, f *guestf
 	}
 }
 
-// noData are metadata files that have no unnamed data.
+// noData lists metadata files without unnamed data.
 var noData = map[string]bool{"$Secure": true, "$Extend/$ObjId": true, "$Extend/$Quota": true, "$Extend/$Reparse": true}
 
-// requireLikeTools holds all that a volume has to what the tools of ntfs-3g find in it.
+// requireLikeTools compares everything in a volume with the tools of ntfs-3g.
 func requireLikeTools(t *testing.T, volume string) *fileSystem {
 	t.Helper()
 	v := openNTFS(t, volume)
@@ -205,7 +205,7 @@ func requireLikeTools(t *testing.T, volume string) *fileSystem {
 	return v
 }
 
-// ntfsRewrite inverts bytes of a file through its places.
+// ntfsRewrite inverts bytes of a file at its positions.
 func ntfsRewrite(t testing.TB, volume string, f *guestfile.File, off, n int64) {
 	t.Helper()
 	places, err := f.Where(off, n)
@@ -232,8 +232,8 @@ func inverted(b []byte) []byte {
 
 var alone = filetest.Alone(Open)
 
-// filledNTFS mounts a volume with ntfs-3g, lets fill work in it, and unmounts it. Where nothing can be mounted the test
-// is skipped.
+// filledNTFS mounts a volume with ntfs-3g, calls fill in it, and unmounts it. If mounting is impossible, the test is
+// skipped.
 func filledNTFS(t *testing.T, volume string, fill func(dir string), options ...string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -246,7 +246,7 @@ func filledNTFS(t *testing.T, volume string, fill func(dir string), options ...s
 	disktest.WaitFor(t, "an unmount: another process can be looking at all mounts", func() bool {
 		return exec.Command("fusermount", "-u", dir).Run() == nil
 	})
-	// The program still writes, and holds a lock until it has done.
+	// The program may still be writing, and holds a lock until it has finished.
 	f, err := os.OpenFile(volume, os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_SETLKW, &unix.Flock_t{Type: unix.F_WRLCK}))

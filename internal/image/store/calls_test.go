@@ -26,13 +26,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// order is an output to write: one of outputs, from a source, at a path. Few has it written with ever more open files.
+// order is an output to write: one of outputs, from a source, at a path. Few writes it with more and more open files.
 type order struct {
 	Kind, Source, Path string
 	Few                bool
 }
 
-// told is what became of an output: the codes of its notes, and the error.
+// told is the result of an output: the codes of its notes, and the error.
 type told struct{ Notes, Error string }
 
 // write writes an output.
@@ -51,7 +51,7 @@ func (o order) write() (x told) {
 	return x
 }
 
-// outputs are ways to write a file at a path, from an image. They return the codes of the notes.
+// outputs are ways to write a file at a path from an image. They return the codes of the notes.
 var outputs = map[string]func(src, path string) (notes []string, err error){
 	"two files": func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
 	"replaced": func(src, path string) ([]string, error) {
@@ -64,7 +64,7 @@ var outputs = map[string]func(src, path string) (notes []string, err error){
 	"report":               writeReport,
 }
 
-// startsWith is what the folder of an output has before.
+// startsWith is the initial content of an output's folder.
 var startsWith = map[string]func(t *testing.T, src, dir string){
 	"replaced": func(t *testing.T, src, dir string) {
 		t.Helper()
@@ -78,7 +78,7 @@ var startsWith = map[string]func(t *testing.T, src, dir string){
 	},
 }
 
-// afterKill has what a run leaves that was killed while it gave its files their names.
+// afterKill has the remains of a run that was killed while it renamed its files.
 func afterKill(t *testing.T, _, dir string) {
 	t.Helper()
 	imagetest.Write(t, dir, ".out.vmdk.partial", []byte("half of"))
@@ -189,15 +189,15 @@ func writePackage(src, path string) (notes []string, err error) {
 	return finish(out, fill, proved)
 }
 
-// mustFail are the calls without which there is no copy, or none that survives a loss of power.
+// mustFail lists calls without which there is no copy, or none that survives a loss of power.
 var mustFail = []string{
 	"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate",
 	"write",
 }
 
-// mayFail is how many calls of each kind may fail without an effect: a trial of links fails as on a file system
-// without, a file that a lock keeps from being read is unlocked, second names stay, and an old image that cannot be
-// read is replaced all the same. A file system that cannot be named is one without leases, which show writers.
+// mayFail is the number of calls of each kind that may fail without effect: a trial of links fails like on a file
+// system without, a file that cannot be read because of a lock is unlocked, second names stay, and an unreadable old
+// image is replaced anyway. A file system of unknown kind counts as one without leases, which show writers.
 var mayFail = map[string]map[string]int{
 	"two files": {"link": 1, "open": 1, "read": 1, "unlink": 1},
 	"package":   {"link": 1, "open": 1, "read": 1, "unlink": 1},
@@ -208,7 +208,7 @@ var mayFail = map[string]map[string]int{
 	"replaced":             {"link": 2, "open": 4, "opendir": 1, "readdir": 1, "read": 8, "statfs": 2, "unlink": 2},
 }
 
-// manners are those of file systems that lack calls of a publication, and what a copy of two files notes there.
+// manners are file systems that lack calls of a publication, with the notes of a copy of two files there.
 var manners = map[string]struct {
 	oddfs.Manners
 	notes string
@@ -227,10 +227,9 @@ var manners = map[string]struct {
 	"names that are not synced": {oddfs.Failing("fsyncdir", syscall.EINVAL), "dest-folder-not-synced"},
 }
 
-// TestEveryCallOfAnOutputFails has each call on the file system of an output fail in turn, on file systems of several
-// manners. The output is complete afterwards, or what it was, and an error reports it. Without a fault the order of
-// calls is that in which a loss of power does no harm. Nor is anything else but complete or absent where descriptors
-// are few.
+// TestEveryCallOfAnOutputFails fails each call on the file system of an output in turn, on several kinds of file
+// systems. The output is then complete or unchanged, and an error reports it. Without a fault, the order of calls is
+// safe against a loss of power. With few descriptors, the result is also complete or absent.
 func TestEveryCallOfAnOutputFails(t *testing.T) {
 	t.Parallel()
 	if oddfs.Answered(t, order.write) {
@@ -264,7 +263,7 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 				if name == "a disk" && kind != "report" {
 					requireOrder(t, kind, c.done)
 				}
-				// the first try removes what shows the kill
+				// the first try removes the remains of the kill
 				if name == "a disk" && !strings.HasSuffix(kind, "after a kill") {
 					few := outputCalls{kind: kind, few: true, src: src, behind: t.TempDir(), ask: c.ask}
 					few.path = filepath.Join(few.behind, "out.vmdk")
@@ -276,7 +275,7 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 	}
 }
 
-// readOnlySource is an image with rights that no new file has by itself.
+// readOnlySource is an image with permissions that no new file has.
 func readOnlySource(t *testing.T) string {
 	t.Helper()
 	_, data := source(t, 1)
@@ -285,7 +284,8 @@ func readOnlySource(t *testing.T) string {
 	return src
 }
 
-// Outputs that a file system does not allow are refused before a byte is written, and leave what is another run's.
+// Outputs that a file system does not allow are refused before a byte is written, without touching files of another
+// run.
 func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 	t.Parallel()
 	if oddfs.Answered(t, order.write) {
@@ -333,19 +333,19 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 	}
 }
 
-// outputCalls is one output, written again and again.
+// outputCalls is one output that is written repeatedly.
 type outputCalls struct {
 	kind, src, path string
-	few             bool              // with ever more open files
+	few             bool              // with more and more open files
 	behind          string            // the folder of the output
-	notes           string            // that it has when no call fails
+	notes           string            // its content when no call fails
 	old, new        map[string]string // sums of the files before and after
-	done            []string          // calls when none fails
+	done            []string          // calls without a failure
 	j               oddfs.Journal
 	ask             func(order) told
 }
 
-// write has a process write the output.
+// write writes the output in a process.
 func (c *outputCalls) write(t *testing.T) (notes, said string) {
 	t.Helper()
 	if c.ask == nil {
@@ -376,7 +376,7 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		c.new, c.done = now, c.j.Done()
 		return
 	}
-	// One of the last calls is the kernel's own, made in some runs only: then no call was left to fail.
+	// One of the last calls is the kernel's own and happens in some runs only: then no call was left to fail.
 	if failed == "" {
 		require.Empty(t, said)
 		require.Equal(t, c.new, now)
@@ -388,8 +388,8 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	} else {
 		requireNamed(t, failed, said)
 	}
-	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a
-	// killed run left may go at any time.
+	// The file under the final name is the copy, or the old one; no error claims that the copy exists. Remains of a
+	// killed run may disappear at any time.
 	is, main := c.new, "out.vmdk"
 	if c.kind == "report" {
 		main += ".txt"
@@ -402,7 +402,7 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 			require.Equal(t, sum, now[name], "%s failed: %s: %s", failed, said, name)
 		}
 	}
-	// A partial name stays where it could not be removed, or could be that of another run.
+	// A partial name stays if it could not be removed, or could belong to another run.
 	stays := strings.HasPrefix(failed, "unlink") || strings.Contains(said, "in use by another run") ||
 		strings.Contains(said, "file exists")
 	for name, sum := range now {
@@ -429,10 +429,10 @@ func sums(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// guesses are what errors say that do not know the call that failed, but only what it has led to.
+// guesses are texts of errors that do not have the failing call, but only its consequence.
 var guesses = []string{"in use by another run", "without file locks", "permission denied", "exists"}
 
-// requireNamed requires that what was said of a call that failed names its error, or is a guess.
+// requireNamed requires that the report of a failing call names its error, or is a guess.
 func requireNamed(t *testing.T, failed, said string) {
 	t.Helper()
 	if failed == "unlink out-flat.vmdk" ||
@@ -441,8 +441,8 @@ func requireNamed(t *testing.T, failed, said string) {
 	}
 }
 
-// requireOrder requires that the file system is asked for its calls before a byte is written, that bytes are durable
-// before a file has its name, the names of second files before that of DEST, and that one before the end.
+// requireOrder requires that the file system is tried before a byte is written, that bytes are durable before a file
+// has its name, the names of second files before that of DEST, and that one before the end.
 func requireOrder(t *testing.T, kind string, done []string) {
 	t.Helper()
 	if kind == "replaced" {

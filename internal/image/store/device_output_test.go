@@ -26,7 +26,7 @@ func (s simulated) Zero(off, n int64) error {
 	return err
 }
 
-// The edges of simulated devices are small, and little lies between them.
+// The edges of simulated devices are small, with little between them.
 const (
 	headBytes = 48 * units.KiB
 	tailBytes = 16 * units.KiB
@@ -35,7 +35,7 @@ const (
 
 var simEdges = edges{headBytes, tailBytes}
 
-// noise fills a disk from a seed, none of it zero.
+// noise fills a disk with nonzero bytes from a seed.
 func noise(seed byte) []byte {
 	b := make([]byte, simSize)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
@@ -45,7 +45,7 @@ func noise(seed byte) []byte {
 	return b
 }
 
-// wanted is the disk that is written: data in front, between, across both borders, and at the end; zeros elsewhere.
+// wanted is the disk to write: data at the start, in between, across both borders, and at the end; zeros elsewhere.
 func wanted() []byte {
 	out, data := make([]byte, simSize), noise(7)
 	for _, r := range [][2]int64{
@@ -59,7 +59,7 @@ func wanted() []byte {
 	return out
 }
 
-// copyTo does what a job does with a target.
+// copyTo writes to a target like a job.
 func copyTo(o *DeviceOutput, want []byte) error {
 	for off := 0; off < len(want); off += 4096 {
 		unit := want[off : off+4096]
@@ -90,7 +90,7 @@ func copyTo(o *DeviceOutput, want []byte) error {
 	return o.Publish()
 }
 
-// start puts old content onto a medium.
+// start puts old content on a medium.
 func start(t *testing.T) (*disktest.Medium, simulated, []byte) {
 	t.Helper()
 	m, old := disktest.NewMedium(), noise(1)
@@ -102,8 +102,8 @@ func start(t *testing.T) (*disktest.Medium, simulated, []byte) {
 	return m, simulated{f}, old
 }
 
-// crash writes the copy until the power is missing at a call, and returns what the device holds then, and whether the
-// call was reached. lie omits all flushes.
+// crash writes the copy until the power is cut at a call, and returns the content of the device, and whether the call
+// was reached. lie omits all flushes.
 func crash(t *testing.T, at int, lie bool, r *rand.Rand, share float64) (now, old []byte, reached bool) {
 	t.Helper()
 	m, f, old := start(t)
@@ -118,7 +118,7 @@ func crash(t *testing.T, at int, lie bool, r *rand.Rand, share float64) (now, ol
 	return after.File("device").Bytes(), old, true
 }
 
-// state names what a device holds: what was there, an unfinished copy, a complete one; or none of these.
+// state classifies the content of a device: the old one, an unfinished copy, a complete one, or none of these.
 func state(now, old []byte) string {
 	switch {
 	case bytes.Equal(now, old):
@@ -131,7 +131,7 @@ func state(now, old []byte) string {
 	return "broken"
 }
 
-// Wherever the power is lost, the device is unchanged, marked, or complete.
+// At every loss of power, the device is unchanged, marked, or complete.
 func TestPowerCuts(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 2))
@@ -155,7 +155,7 @@ func TestPowerCuts(t *testing.T) {
 	t.Log(seen)
 }
 
-// The harness finds a copy that flushes nothing.
+// The harness detects a copy that flushes nothing.
 func TestPowerCutsWithoutFlushes(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 3))
@@ -172,7 +172,7 @@ func TestPowerCutsWithoutFlushes(t *testing.T) {
 	require.Positive(t, broken)
 }
 
-// altering changes a byte of what is read back.
+// altering changes a byte when read back.
 type altering struct {
 	simulated
 	at int64
@@ -186,7 +186,7 @@ func (a *altering) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Each part of the edges is read back, and a device on which one is wrong keeps the mark.
+// Each part of the edges is read back, and a device with a wrong one keeps the mark.
 func TestEdgesAreProved(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]int64{"first sector": 100, "head": 4099, "tail": simSize - 3} {
@@ -201,7 +201,7 @@ func TestEdgesAreProved(t *testing.T) {
 	}
 }
 
-// A job that ends before its first byte leaves the device as it is, without an error.
+// A job that ends before its first byte leaves the device unchanged, without an error.
 func TestNothingBegun(t *testing.T) {
 	t.Parallel()
 	_, f, old := start(t)
@@ -210,7 +210,7 @@ func TestNothingBegun(t *testing.T) {
 	require.Equal(t, "old", state(f.Bytes(), old))
 }
 
-// A device smaller than its edges, and one of zeros, are written as any other.
+// Devices smaller than their edges, and zero disks, are written like any other.
 func TestSmallDevices(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{
@@ -228,8 +228,8 @@ func TestSmallDevices(t *testing.T) {
 	}
 }
 
-// Each write, flush and read of a copy that fails ends it: the device is unchanged, or marked, also when the power is
-// lost after that. The next run completes it.
+// Each failing write, flush and read of a copy ends it: the device is unchanged or marked, also after a loss of power.
+// The next run completes it.
 func TestEachCallOfACopyFails(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 4))
@@ -263,7 +263,7 @@ func TestEachCallOfACopyFails(t *testing.T) {
 	}
 }
 
-// Each call of a copy without data that fails ends it, too.
+// Each failing call of a copy without data ends it, too.
 func TestEachCallOfAnEmptyCopyFails(t *testing.T) {
 	t.Parallel()
 	whole, f, _ := start(t)
@@ -276,7 +276,7 @@ func TestEachCallOfAnEmptyCopyFails(t *testing.T) {
 	}
 }
 
-// What stood at the edges is missing durably before the first byte of data, and all data are durable before the edges.
+// Old data at the edges are durably erased before the first byte of data, and all data are durable before the edges.
 func TestOrderOfFlushes(t *testing.T) {
 	t.Parallel()
 	nothing := func(string, int64) bool { return false }
@@ -295,7 +295,7 @@ func TestOrderOfFlushes(t *testing.T) {
 	require.Equal(t, append(data, make([]byte, simSize-tailBytes-headBytes-4096)...), now[headBytes:simSize-tailBytes])
 }
 
-// A kernel that does not read the new table is no reason to give the copy up, and is noted.
+// If the kernel does not read the new table, the copy continues with a note.
 func TestTableIsNotRead(t *testing.T) {
 	t.Parallel()
 	_, f, _ := start(t)
@@ -306,7 +306,7 @@ func TestTableIsNotRead(t *testing.T) {
 	require.Equal(t, "dest-table-not-read", o.Notes()[0].Code)
 }
 
-// A disk fits on a device that is as large and has sectors of the same size.
+// A disk fits on a device that is at least as large, with sectors of the same size.
 func TestFits(t *testing.T) {
 	t.Parallel()
 	d := &Device{Path: "/dev/x", Size: 8192, Sector: 512}
@@ -315,8 +315,8 @@ func TestFits(t *testing.T) {
 	require.ErrorContains(t, d.Fits(4096, 4096), "sectors of 4096")
 }
 
-// TestDiskOfAnyOffsets writes and clears ranges that are not whole sectors, on devices of both sizes of sectors: what
-// lies beside them stays.
+// TestDiskOfAnyOffsets writes and clears ranges that are not whole sectors, on devices with both sector sizes: adjacent
+// bytes stay.
 func TestDiskOfAnyOffsets(t *testing.T) {
 	for _, sector := range []string{"512", "4096"} {
 		t.Run(sector, func(t *testing.T) {
@@ -361,8 +361,8 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 	}
 }
 
-// stand returns a plain file in place of a device, by descriptors that can write, only read, and are closed. It takes
-// reads, writes and holes, and refuses the ioctls of a block device.
+// stand returns a plain file in place of a device, with descriptors that can write, only read, and are closed. It
+// supports reads, writes and holes, but no ioctls of a block device.
 func stand(t *testing.T, content []byte) (name string, whole, readOnly, closed *os.File) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "device")
@@ -384,21 +384,20 @@ func on(write, read *os.File, discard bool) *Disk {
 	return &Disk{b, &Device{Path: "device", Sector: 512, Size: 64 << 10}, "device"}
 }
 
-// TestErrorsOfADevice has each call on a device fail in turn: the error names the call and the place, and no byte
-// changes.
+// TestErrorsOfADevice fails each call on a device in turn: the error names the call and the place, and no byte changes.
 func TestErrorsOfADevice(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte{0xa5}, 64<<10)
 	file, whole, readOnly, closed := stand(t, want)
 	write := func(d *Disk, n int, off int64) error {
-		_, err := d.WriteAt(make([]byte, n+1)[1:], off) // not aligned as direct I/O needs it
+		_, err := d.WriteAt(make([]byte, n+1)[1:], off) // not aligned for direct I/O
 		return err
 	}
 	read := func(off int64) error {
 		_, err := on(whole, whole, false).ReadAt(make([]byte, 100), off)
 		return err
 	}
-	neither, err := os.OpenFile("/proc/self/comm", os.O_RDWR, 0) // a file without holes, and no device
+	neither, err := os.OpenFile("/proc/self/comm", os.O_RDWR, 0) // a file without holes, not a device
 	require.NoError(t, err)
 	defer neither.Close()
 	for _, c := range []struct {
@@ -426,7 +425,7 @@ func TestErrorsOfADevice(t *testing.T) {
 	require.True(t, bytes.Equal(want, now), "a call that failed has changed bytes")
 }
 
-// TestHoleIsZeros returns space back where the system can punch holes.
+// TestHoleIsZeros frees space if the system can punch holes.
 func TestHoleIsZeros(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte{0xa5}, 64<<10)
@@ -437,7 +436,7 @@ func TestHoleIsZeros(t *testing.T) {
 	require.True(t, bytes.Equal(want, now))
 }
 
-// A buffer of a read or a write serves the next one.
+// A buffer of a read or a write is reused by the next one.
 func TestBuffersAreUsedAgain(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("the race detector has pools forget some of their buffers")

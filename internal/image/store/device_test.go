@@ -30,7 +30,7 @@ func someDevice(t *testing.T) (path, file string) {
 	return disktest.LoopDevice(t, file), file
 }
 
-// about makes a kernel that lists a device, with more files about it.
+// about makes a fake kernel that lists a device, with more files about it.
 func about(t *testing.T, path string, more map[string]string) kernel {
 	t.Helper()
 	all := map[string]string{block(nodeOf(t, path)) + "/ro": "0"}
@@ -47,7 +47,7 @@ func requireRefused(t *testing.T, code, text string, err error) {
 	require.Contains(t, r.Reason, text)
 }
 
-// What leads to no device is an error before anything is opened.
+// Paths that lead to no device are an error before anything is opened.
 func TestOpenNoDevice(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -91,7 +91,7 @@ func TestOpenRefuses(t *testing.T) {
 	requireRefused(t, "output", "read-only", try(about(t, path, nil)))
 }
 
-// What was opened is looked at once more: it has to be the same device, with a medium, and no guest may use it.
+// The opened device is checked again: it has to be the same device, with a medium, and no guest may use it.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
 	path, file := someDevice(t)
@@ -123,7 +123,7 @@ func TestMeasure(t *testing.T) {
 	require.ErrorContains(t, err, "no medium")
 }
 
-// No file of a source may be what the device shows, nor a loop device that shows the same bytes.
+// No file of a source may be the file of the device, nor a loop device with the same bytes.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	k := fake(t, map[string]string{"sys/dev/block/7:1/loop/backing_file": "/file", "file": "x"})
@@ -141,7 +141,7 @@ func TestApart(t *testing.T) {
 	require.NoError(t, d.aside("source", sys.Info{}, k), "a file")
 }
 
-// The kernel forgets the partitions of a table that is missing.
+// The kernel drops the partitions of a removed table.
 func TestTableIsReadAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "device")
@@ -169,7 +169,7 @@ func TestTableIsReadAgain(t *testing.T) {
 	require.NoError(t, o.Discard())
 }
 
-// fake makes a root of /sys and /proc from files by their names; a value that begins with -> is a link.
+// fake makes a root of /sys and /proc from files by name; a value that begins with -> is a link.
 func fake(t *testing.T, files map[string]string) kernel {
 	t.Helper()
 	root := t.TempDir()
@@ -195,8 +195,8 @@ func nodeOf(t *testing.T, path string) string {
 	return sys.NodeName(st.Node)
 }
 
-// related returns files of a kernel by which a number is that of a node, of the disk of which the node is a partition,
-// or of a partition of which the node is the disk, by the words for the node.
+// related returns files of a kernel in which a number is that of a node, of the disk of a partition, or of a partition
+// of the disk, depending on words.
 func related(node string) map[string]struct {
 	number string
 	files  map[string]string
@@ -217,7 +217,7 @@ func related(node string) map[string]struct {
 	}
 }
 
-// A loop device over the device, a partition of it, or its disk is found; the kernel claims none of these for it.
+// A loop device on the device, on a partition of it, or on its disk is found; the kernel claims none of these for it.
 func TestLooped(t *testing.T) {
 	t.Parallel()
 	for what, c := range related(nodeOf(t, nullNode)) {
@@ -234,7 +234,7 @@ func TestLooped(t *testing.T) {
 	require.Error(t, fake(t, nil).known(&Device{number: "8:0"}), "a device of which the kernel says nothing")
 }
 
-// A program that has the device open to write it, its partition or its disk, is named, and one that reads is not.
+// A program that has the device, its partition or its disk open for writing is named, and a reader is not.
 func TestWriter(t *testing.T) {
 	t.Parallel()
 	// The kernel shows a character device here, which no program could claim: only a block device counts.
@@ -281,7 +281,7 @@ func TestBelow(t *testing.T) {
 	require.Equal(t, []sys.ID{st.ID}, files)
 }
 
-// Two loop devices overlap where they show the same bytes of one file.
+// Two loop devices overlap if they show the same bytes of a file.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"a": "x", "b": "x"}
@@ -302,7 +302,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A loop device over a file with open work, or one that such work needs, is not written.
+// A loop device on a file with unfinished work, or needed by it, is not written.
 func TestLoopOverAKeptOriginal(t *testing.T) {
 	t.Parallel()
 	path, file := someDevice(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// childEnv makes the test a process that writes the simulated disk onto a device. All that it does is on its first
-// thread, so that its calls can be counted.
+// childEnv makes the test a process that writes the simulated disk to a device. It does everything on its first thread,
+// so that its calls can be counted.
 const childEnv = "TRUEUP_TEST_DEVICE"
 
 func init() { //nolint:gochecknoinits // the first thread can only be kept here
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// writeDevice does what a job does with a device, whose edges are those of the simulation.
+// writeDevice writes to a device like a job, with the edges of the simulation.
 func writeDevice(path string) error {
 	d, err := Open(path)
 	if err != nil {
@@ -56,7 +56,7 @@ func writeDevice(path string) error {
 	return errors.Join(copyTo(o, wanted()), o.Discard())
 }
 
-// changing are the calls that change a device, reading those that read it back, as patterns of strace.
+// changing matches calls that change a device, reading those that read it back, as patterns of strace.
 const changing, reading = "pwrite64|ioctl|fsync|fallocate", "|pread64"
 
 var traced = regexp.MustCompile(`(?m)^(\d+) +(\w+)\(`)
@@ -72,7 +72,7 @@ func newLoop(t *testing.T) onLoop {
 	return l
 }
 
-// write has a process write the device below strace, and returns its end.
+// write writes the device in a process under strace, and returns its result.
 func (l onLoop) write(log, calls string, more ...string) (ended syscall.WaitStatus, said string) {
 	args := append([]string{"-f", "-qq", "-o", log, "-P", l.path, "-e", "trace=" + calls}, more...)
 	cmd := exec.Command(l.strace, append(args, os.Args[0])...)
@@ -81,7 +81,7 @@ func (l onLoop) write(log, calls string, more ...string) (ended syscall.WaitStat
 	return cmd.ProcessState.Sys().(syscall.WaitStatus), string(out)
 }
 
-// calls lists the calls of a run that nothing disturbs: their names, each with its number.
+// calls lists the calls of an undisturbed run: their names, each with its number.
 func (l onLoop) calls(t *testing.T, pattern string) (out [][2]string) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
@@ -101,7 +101,7 @@ func (l onLoop) calls(t *testing.T, pattern string) (out [][2]string) {
 	return out
 }
 
-// share returns which of so many calls a test takes: all with TRUEUP_KILLS.
+// share returns the calls that a test tries: all with TRUEUP_KILLS.
 func share(of int) int {
 	if os.Getenv("TRUEUP_KILLS") != "" {
 		return 1
@@ -109,7 +109,7 @@ func share(of int) int {
 	return of
 }
 
-// is returns what the device holds. What stood there is put back first by reset.
+// is classifies the content of the device. reset restores the old content first.
 func (l onLoop) is(t *testing.T) string {
 	t.Helper()
 	disktest.Run(t, "blockdev", "--flushbufs", l.path)
@@ -150,8 +150,8 @@ func TestKilledAtEveryCall(t *testing.T) {
 	require.Positive(t, seen["marked"])
 }
 
-// TestEveryCallFails has each system call of a copy onto a device fail: the run reports it, the device is unchanged or
-// marked, and the next run completes it. A call that the copy works without leaves it complete.
+// TestEveryCallFails fails each system call of a copy to a device: the run reports it, the device is unchanged or
+// marked, and the next run completes it. A failing call that is not needed leaves it complete.
 func TestEveryCallFails(t *testing.T) {
 	t.Parallel()
 	if disktest.Raced {

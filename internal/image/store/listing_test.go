@@ -17,8 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// A folder that cannot be listed may hold a file of the source, whichever time it is listed. What cannot be read has no
-// digest.
+// A folder that cannot be listed, at any time, may contain a file of the source. An unreadable file has no digest.
 func TestListingsOfDest(t *testing.T) {
 	behind := t.TempDir()
 	img, err := image.Open(imagetest.Write(t, t.TempDir(), "src.img", make([]byte, units.MiB)), image.Options{})
@@ -44,7 +43,7 @@ func TestListingsOfDest(t *testing.T) {
 		j.Restart(n + 1)
 		err := create()
 		if !strings.HasPrefix(j.Failed(), "opendir") {
-			continue // the kernel has looked names up in another order
+			continue // the kernel has resolved names in another order
 		}
 		failed++
 		require.Error(t, err, "operation %d: %s", n, op)
@@ -62,7 +61,7 @@ func TestListingsOfDest(t *testing.T) {
 	for n := 1; ; n++ {
 		j.Restart(n)
 		got, err := out.Sums(t.Context(), quiet, quiet)
-		if err == nil { // the rest of a read that fails in its midst is read once more
+		if err == nil { // the rest of a read that fails halfway is read again
 			require.Equal(t, want, got)
 		} else {
 			require.ErrorIs(t, err, syscall.EIO, j.Failed())
@@ -70,7 +69,7 @@ func TestListingsOfDest(t *testing.T) {
 		}
 		if j.Failed() == "" {
 			require.Greater(t, refused, 1, "a look at the size, and a read")
-			j.Restart(0) // what ends the test does not fail
+			j.Restart(0) // calls at the end of the test do not fail
 			return
 		}
 	}

@@ -34,7 +34,7 @@ func forced(o store.CreateOptions) store.CreateOptions {
 	return o
 }
 
-// source is a raw image in a folder of its own.
+// source is a raw image in a new folder.
 func source(t *testing.T, seed uint64) (*image.Image, []byte) {
 	t.Helper()
 	data := imagetest.Noise(seed, 300*kib)
@@ -92,7 +92,7 @@ func TestAnExistingDestIsRefused(t *testing.T) {
 	}
 }
 
-// A name that appears while the copy runs is not replaced.
+// A name that appears during the copy is not replaced.
 func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 	src, _ := source(t, 1)
 	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
@@ -107,8 +107,8 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 	}
 }
 
-// With --force the old image is complete until the new one takes its name, and its second file goes at the end. The
-// names of second files alternate, since both must exist for a moment.
+// With --force, the old image is complete until the new one takes its name, and its second file is removed at the end.
+// The names of second files alternate, since both must exist for a moment.
 func TestForceReplacesAFlatImage(t *testing.T) {
 	first, firstData := source(t, 1)
 	second, secondData := source(t, 2)
@@ -123,7 +123,7 @@ func TestForceReplacesAFlatImage(t *testing.T) {
 		require.Equal(t, want, disktest.Names(t, dir))
 		first, second, firstData, secondData = second, first, secondData, firstData
 	}
-	// A sparse image needs no second file: the old one goes too.
+	// A sparse image needs no second file: the old one is removed too.
 	imagetest.Copy(t, first, path, forced(imagetest.Kinds[1]))
 	imagetest.Shows(t, path, firstData)
 	require.Equal(t, []string{"out.vmdk"}, disktest.Names(t, dir))
@@ -140,7 +140,7 @@ func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
-// A flat file that belongs to another image is never replaced, whatever the user forces.
+// A flat file of another image is never replaced, with any flag.
 func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
@@ -151,8 +151,8 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
-// A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other
-// programs may read it.
+// A disk that an OVF refers to is spared, wherever the OVF begins, and whether or not it can be read: other programs
+// may read it.
 func TestForceSparesWhatAnOVFNames(t *testing.T) {
 	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
  xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
@@ -202,7 +202,7 @@ func TestForceSparesWhatAnOVFNames(t *testing.T) {
 	}
 }
 
-// An image that cannot be opened, since its own parent is missing, is a snapshot's parent all the same.
+// An image that cannot be opened, since its own parent is missing, still counts as the parent of a snapshot.
 func TestForceSparesAParentThatCannotBeOpened(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
