@@ -23,7 +23,7 @@ func good() fleet.Job {
 	}
 }
 
-// What is in a queue may come from anyone: a job names nothing outside of its datastore, and no flag.
+// A queue is untrusted: a job refers to nothing outside its datastore, and contains no flag.
 func TestHostileJobs(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, new(good()).Check())
@@ -57,13 +57,13 @@ func TestHostileJobs(t *testing.T) {
 		require.Error(t, j.Check(), name)
 		b, err := json.Marshal(fleet.Record{Job: j, State: fleet.Queued})
 		require.NoError(t, err)
-		if _, err := fleet.ParseRecord(b); name != "no UTF-8" { // which JSON cannot have
+		if _, err := fleet.ParseRecord(b); name != "no UTF-8" { // impossible in JSON
 			require.Error(t, err, name)
 		}
 	}
 }
 
-// A record names no file elsewhere, and has no text where a word of a fixed list belongs.
+// A record refers to no other file, and has only words of a fixed list where they belong.
 func TestHostileRecords(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(r *fleet.Record){
@@ -88,7 +88,7 @@ func TestHostileRecords(t *testing.T) {
 	}
 }
 
-// The same work is the same job, and other work is another.
+// The same work is the same job, and different work is a different job.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
@@ -111,7 +111,7 @@ func TestIDs(t *testing.T) {
 	require.Equal(t, "a/b-aligned.vmdk", new(good()).Dest())
 }
 
-// FuzzRecord reads any bytes as a record. What is understood is a job that can be done.
+// FuzzRecord decodes any bytes as a record. A valid record is a job that can be run.
 func FuzzRecord(f *testing.F) {
 	b, err := json.Marshal(fleet.Record{Job: good(), State: fleet.Queued})
 	require.NoError(f, err)
@@ -140,7 +140,7 @@ func scan(t *testing.T, root string) []byte {
 	return out.Bytes()
 }
 
-// Images of a scan are jobs if a copy is due and can be made. Those that are refused are listed.
+// Images of a scan are jobs if a copy is due and possible. Refused ones are listed.
 func TestWorklist(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -196,7 +196,7 @@ func TestWorklist(t *testing.T) {
 	require.Contains(t, jobs, "strange.img")
 }
 
-// What is not a worklist is refused with its line.
+// A file other than a worklist is refused with its line.
 func TestNoWorklist(t *testing.T) {
 	t.Parallel()
 	const row = `{"schema":"trueup/1","event":"image"`
@@ -217,7 +217,7 @@ func TestNoWorklist(t *testing.T) {
 	}
 }
 
-// An image of several files is another job when any of them has changed.
+// A multi-file image is a different job when any file has changed.
 func TestFilesOfRows(t *testing.T) {
 	t.Parallel()
 	w := fleet.Worklist{Kind: fleet.Exchange, Datastore: "ds1", Prefix: "/x"}

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// What is read of rows has the names and the kinds that scan writes. The types of scan are not used here: with them the
-// program of a fleet would link all formats of images, which it does not read.
+// The read fields of rows have the names and types that scan writes. The types of scan are not used here, because the
+// fleet program would then link all image formats.
 func TestRowsAreThoseOfScan(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, report.Schema, schema)

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/fleet"
 )
 
-// A report is of the last scan of each folder that has ended, with all of its shards and with no others.
+// A report covers the last complete scan of each folder, with all of its shards and no others.
 func TestLastScans(t *testing.T) {
 	t.Parallel()
 	scan := func(path, again, shard string, state fleet.State, seq uint64) *fleet.Record {

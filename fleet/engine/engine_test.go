@@ -74,7 +74,7 @@ func TestNoOpenServers(t *testing.T) {
 	}
 }
 
-// A server with keys and TLS takes those who have one, and no others.
+// A server with keys and TLS accepts clients with a key, and no others.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	cert, key := disktest.Certificate(t)
@@ -131,8 +131,8 @@ func TestOneServerOnAStore(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A worker has the jobs of its datastores, and can order none and cancel none; nor can a reader. What a worker queues
-// for itself is not done.
+// A worker has the jobs of its datastores, and can neither order nor cancel any; nor can a reader. Jobs that a worker
+// queues itself are not run.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	all, allSeed := user(t)
@@ -153,7 +153,7 @@ func TestRights(t *testing.T) {
 		t.Cleanup(q.Close)
 		return q
 	}
-	// refused requires that the server denies what a client asks for, which gets no answer.
+	// refused requires that the server denies a request, which gets no answer.
 	refused := func(ask func(ctx context.Context) error) {
 		t.Helper()
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -31,20 +31,20 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// clockVariable names the file that programs have their clock from, if scripts/chaos.sh has built them.
+// clockVariable names the file with the clock of programs, if scripts/chaos.sh has built them.
 const clockVariable = "TRUEUP_CHAOS_CLOCK="
 
-// chaosWait is the time after which a worker that is silent is taken for gone.
+// chaosWait is the time after which a silent worker counts as lost.
 const chaosWait = time.Second
 
-// chaos is a fleet to which everything happens: a server, two datastores, and three workers that see both.
+// chaos is a fleet under faults: a server, two datastores, and three workers that see both.
 type chaos struct {
 	*site
 	rnd     *rand.Rand
-	roots   map[string]string // of datastores, by their names
-	behind  map[string]string // the folders that they show
+	roots   map[string]string // of datastores, by name
+	behind  map[string]string // their folders
 	full    atomic.Bool       // the second datastore
-	clock   string            // file with the seconds by which clocks are ahead; empty: they are right
+	clock   string            // file with the seconds by which clocks are ahead; may be empty
 	members []*member
 	kinds   map[string]fleet.Kind // of jobs, by datastore and path
 	calm    time.Duration         // between two faults, at most
@@ -55,12 +55,12 @@ type chaos struct {
 // member is a worker after its own network.
 type member struct {
 	*process
-	*proxy // nil: none
+	*proxy // nil without one
 	url    string
 	folder string
 }
 
-// writers notes which processes have written to each file, in their order.
+// writers records the processes that have written each file, in order.
 type writers struct {
 	mu  sync.Mutex
 	all map[uint64][]int
@@ -74,12 +74,12 @@ func (w *writers) note(inode uint64, pid int) {
 	}
 }
 
-// history notes what became of jobs.
+// history records the outcomes of jobs.
 type history struct {
 	mu      sync.Mutex
 	now     map[string]*fleet.Record
 	changed []string // of jobs that had ended
-	jumped  bool     // a change had the time of a clock that was wrong
+	jumped  bool     // a change had the time of a wrong clock
 	ended   int
 	done    chan struct{} // closed when all have ended
 }
@@ -102,7 +102,7 @@ func (h *history) note(r *fleet.Record, all int) {
 	}
 }
 
-// count returns how many jobs have ended.
+// count returns the number of ended jobs.
 func (h *history) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +133,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	return c
 }
 
-// jump has the clocks of all that is started be as many seconds ahead.
+// jump sets the clocks of all processes ahead by a number of seconds.
 func (c *chaos) jump(t *testing.T, seconds int64) {
 	t.Helper()
 	f, err := os.OpenFile(c.clock, os.O_WRONLY|os.O_CREATE, 0o600)
@@ -142,7 +142,7 @@ func (c *chaos) jump(t *testing.T, seconds int64) {
 	require.NoError(t, binary.Write(f, binary.NativeEndian, seconds)) // programs see it at once
 }
 
-// fill returns each datastore its images: small disks whose partition starts at LBA 63.
+// fill gives each datastore its images: small disks whose partition starts at LBA 63.
 func (c *chaos) fill(t *testing.T, images int) {
 	t.Helper()
 	const sectors = 4 << 11
@@ -177,7 +177,7 @@ func (c *chaos) submit(t *testing.T) {
 	}
 }
 
-// watch notes each change of a job until the test ends.
+// watch records each change of a job until the test ends.
 func (c *chaos) watch(t *testing.T) {
 	t.Helper()
 	q, err := queue.Open(t.Context(), queue.Options{URL: c.url})
@@ -199,7 +199,7 @@ func (c *chaos) watch(t *testing.T) {
 	})
 }
 
-// enlist starts a worker; again, if it had one.
+// enlist starts a worker, or starts it again.
 func (c *chaos) enlist(t *testing.T, m *member) {
 	t.Helper()
 	args := append([]string{
@@ -214,7 +214,7 @@ func (c *chaos) enlist(t *testing.T, m *member) {
 	require.NoError(t, m.Start())
 }
 
-// fault is something that happens, and is over when the function that it returns is called.
+// fault starts a fault, which ends when the returned function is called.
 type fault struct {
 	name  string
 	lasts time.Duration
@@ -251,7 +251,7 @@ var faults = []fault{
 		all := append(children(t, m.Process.Pid), m.Process.Pid)
 		signal := func(s syscall.Signal) {
 			for _, pid := range all {
-				_ = syscall.Kill(pid, s) // a run can have ended
+				_ = syscall.Kill(pid, s) // a run may have ended
 			}
 		}
 		signal(syscall.SIGSTOP)
@@ -287,7 +287,7 @@ var clocks = fault{"the clocks jump", 2 * chaosWait, func(t *testing.T, c *chaos
 
 const clockJump = 7200
 
-// serveAgain starts the server on its store, where it listened.
+// serveAgain starts the server again, on its store and port.
 func (c *chaos) serveAgain(t *testing.T) {
 	t.Helper()
 	at, err := url.Parse(c.url)
@@ -321,8 +321,8 @@ func (c *chaos) pause(d time.Duration) {
 
 func none(*testing.T, *chaos, *member) func() { return func() {} }
 
-// reign has faults come, one after the other, until all jobs have ended. Each kind comes once before any comes again. A
-// few come only where no number of images is asked for.
+// reign causes faults, one after the other, until all jobs have ended. Each kind comes once before any repeats. Some
+// only come without a given number of images.
 func (c *chaos) reign(t *testing.T, faults []fault) {
 	t.Helper()
 	most := math.MaxInt
@@ -357,7 +357,7 @@ func (c *chaos) reign(t *testing.T, faults []fault) {
 	}
 }
 
-// requireSound checks what is there in the end.
+// requireSound checks the final state.
 func (c *chaos) requireSound(t *testing.T) {
 	t.Helper()
 	c.records.mu.Lock()
@@ -384,7 +384,7 @@ func (c *chaos) requireSound(t *testing.T) {
 		}
 		want[name] = append(want[name], pair[:]...)
 		if kind == fleet.Exchange {
-			want[name] = append(want[name], image+".trueup") // by which it can be undone
+			want[name] = append(want[name], image+".trueup") // for its undo
 		}
 		pairs = append(pairs, [2]string{filepath.Join(c.behind[name], pair[0]), filepath.Join(c.behind[name], pair[1])})
 	}
@@ -413,7 +413,7 @@ func (c *chaos) requireSound(t *testing.T) {
 	require.GreaterOrEqual(t, len(c.writers.all), len(c.kinds))
 }
 
-// requireOneReport checks that the report of the fleet is that of one scan over everything.
+// requireOneReport requires that the report of the fleet equals that of one scan over everything.
 func (c *chaos) requireOneReport(t *testing.T) {
 	t.Helper()
 	for name := range c.roots {
@@ -459,7 +459,7 @@ func rowsOf(t *testing.T, report string) map[string]string {
 	return out
 }
 
-// chaosImages returns how many images a test of chaos has, and the seed of what happens.
+// chaosImages returns the number of images of a chaos test, and the seed of its faults.
 func chaosImages(t *testing.T) (images int, seed uint64) {
 	t.Helper()
 	if text := os.Getenv("TRUEUP_CHAOS"); text != "" {
@@ -474,7 +474,8 @@ func chaosImages(t *testing.T) (images int, seed uint64) {
 }
 
 // Workers and servers are killed, frozen and cut off from each other, and a datastore is full, until all images are
-// realigned. Each job ends once, no file is written by two runs by turns, nothing is left, and each copy is proved.
+// realigned. Each job ends once, no file is written by two runs alternately, nothing is left, and each copy is
+// verified.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	images, seed := chaosImages(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// cluster is three servers that keep all jobs three times.
+// cluster is three servers with three replicas of all jobs.
 type cluster struct {
 	program string
 	configs map[string]string // by the names of servers
@@ -70,7 +70,7 @@ func stopServer(cmd *exec.Cmd) {
 	}
 }
 
-// leader returns the server that leads the stream of jobs; empty for none.
+// leader returns the server that leads the stream of jobs, or an empty string.
 func (c *cluster) leader(t *testing.T, urls string) string {
 	t.Helper()
 	conn, err := nats.Connect(urls)
@@ -95,8 +95,8 @@ func (c *cluster) lead(t *testing.T, urls string) (name string) {
 	return name
 }
 
-// TestChaosCluster is TestChaos with three servers, of which the leader is killed and frozen. It requires the
-// nats-server that TRUEUP_NATS names.
+// TestChaosCluster is TestChaos with three servers, whose leader is killed and frozen. It needs the nats-server in
+// TRUEUP_NATS.
 func TestChaosCluster(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv("TRUEUP_NATS")
@@ -106,7 +106,7 @@ func TestChaosCluster(t *testing.T) {
 	images, seed := chaosImages(t)
 	c := newChaos(t, seed)
 	servers, urls := newCluster(t, program)
-	c.url, c.calm = urls, 10*chaosWait // servers need some seconds to agree on a leader
+	c.url, c.calm = urls, 10*chaosWait // servers need some seconds to elect a leader
 	c.fill(t, images)
 	disktest.WaitFor(t, "the cluster", func() bool {
 		q, err := queue.Open(t.Context(), queue.Options{URL: urls, Replicas: 3})

@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/fleet/fleetcmd"
 )
 
-// The shell offers files and folders where these are taken, the states of jobs, and nothing where a server or the user
-// alone knows the words. The numbers are cobra's: 0 files too, 4 no files, 16 folders only.
+// The shell completes files and folders where they are valid, the states of jobs, and nothing where only a server or
+// the user has the values. The numbers are cobra's: 0 with files, 4 no files, 16 folders only.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
 		"status ": ":4", "cancel ": ":4", "drain ": ":4", "report ": ":4", "version ": ":4", "serve ": ":4",

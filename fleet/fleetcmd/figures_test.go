@@ -60,7 +60,7 @@ func TestFigures(t *testing.T) {
 	require.NoError(t, err)
 	const taken = 1000
 	var each [3][]time.Duration
-	var other *queue.Lease // another worker has a job all the time
+	var other *queue.Lease // another worker always has a job
 	for range taken {
 		step := func(n int, do func() error) {
 			begun := time.Now()
@@ -89,8 +89,7 @@ func TestFigures(t *testing.T) {
 	memory("started again")
 }
 
-// TestFiguresOfScans compares two workers with one scan of two processes, over as many images as TRUEUP_FLEET_IMAGES
-// says.
+// TestFiguresOfScans compares two workers with one scan of two processes, over TRUEUP_FLEET_IMAGES images.
 func TestFiguresOfScans(t *testing.T) {
 	var images int
 	if _, err := fmt.Sscan(os.Getenv("TRUEUP_FLEET_IMAGES"), &images); err != nil {
@@ -119,9 +118,9 @@ func TestFiguresOfScans(t *testing.T) {
 			require.NoError(t, w.Wait(), w.said.String())
 		}
 	}
-	scan() // what is read once is in memory
+	scan() // caches the images
 	for _, shards := range []int{2, 4, 8} {
-		took := [2]time.Duration{math.MaxInt64, math.MaxInt64} // the least of some times, as others use the machine
+		took := [2]time.Duration{math.MaxInt64, math.MaxInt64} // minimum, since the machine is shared
 		for range 3 {
 			s.run(t, "", "submit", "scan", "--datastore", "ds1", "--shards", strconv.Itoa(shards))
 			for n, do := range []func(){scan, work} {

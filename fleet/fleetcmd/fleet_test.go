@@ -26,13 +26,13 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// asFleet makes a process of this test a trueup-fleet. Any other that has arguments of trueup is one.
+// asFleet makes a process of this test a trueup-fleet. With arguments of trueup, it is a trueup.
 const asFleet = "TRUEUP_TEST_AS_FLEET"
 
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(asFleet) != "":
-		os.Unsetenv(asFleet) // what it starts is trueup
+		os.Unsetenv(asFleet) // it starts itself as trueup
 		os.Exit(fleetcmd.Main("test", os.Args[1:]))
 	case len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-"):
 		os.Exit(cli.Main("test", os.Args[1:]))
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process is a trueup-fleet.
+// process is a running trueup-fleet.
 type process struct {
 	*exec.Cmd
 	said lockedBuffer
@@ -66,7 +66,7 @@ func (b *lockedBuffer) String() string {
 // site is a server with a datastore.
 type site struct {
 	url, root, store string
-	temp             string   // where a page keeps temporary files
+	temp             string   // for temporary files of a page
 	env              []string // of the server
 	server           *process
 	q                *queue.Queue
@@ -83,7 +83,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// start starts a trueup-fleet. It is killed at the end of the test.
+// start starts a trueup-fleet, which is killed at the end of the test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	self, err := os.Executable()
@@ -100,7 +100,7 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// waitFor waits until the process has said something.
+// waitFor waits until the output of the process contains a text.
 func (p *process) waitFor(t *testing.T, text string) {
 	t.Helper()
 	disktest.WaitFor(t, text, func() bool { return strings.Contains(p.said.String(), text) })
@@ -140,7 +140,7 @@ func (s *site) worker(t *testing.T, flags ...string) *process {
 	return p
 }
 
-// run runs a command in this process, and returns what it prints.
+// run runs a command in this process, and returns its output.
 func (s *site) run(t *testing.T, in string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -173,7 +173,7 @@ func copying(r *fleet.Record) bool {
 	return r.State == fleet.Running && r.Phase == "copy" && r.Done > 0
 }
 
-// slow has a worker run a trueup that copies a disk in some seconds: strace delays its writes.
+// slow gives a worker a trueup that takes some seconds to copy a disk: strace delays its writes.
 func slow(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -199,7 +199,7 @@ func (s *site) disk(t *testing.T, name string) string {
 	return path
 }
 
-// want returns the bytes of the aligned copy of an image.
+// want returns the expected bytes of the aligned copy of an image.
 func want(t *testing.T, image string) []byte {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), "want.img")
@@ -209,7 +209,7 @@ func want(t *testing.T, image string) []byte {
 	return disktest.ReadFile(t, dest)
 }
 
-// requireOnly checks that the datastore has these files and no others: no partial ones, and no journals.
+// requireOnly requires that the datastore has only these files: no partial ones, and no journals.
 func (s *site) requireOnly(t *testing.T, names ...string) {
 	t.Helper()
 	all, err := os.ReadDir(s.root)
@@ -221,7 +221,7 @@ func (s *site) requireOnly(t *testing.T, names ...string) {
 	require.ElementsMatch(t, names, got)
 }
 
-// The worker of a job is killed, and the run dies with it. The next worker starts again.
+// The worker of a job is killed, and its run ends. The next worker starts again.
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -241,8 +241,8 @@ func TestKilledWorker(t *testing.T) {
 	require.True(t, bytes.Equal(want(t, image), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 }
 
-// A worker that is frozen while its run ends does not publish when it wakes up: the job is another's. Two runs never
-// write one image at once.
+// A worker that is frozen until its run has ended does not publish when it wakes up, because the job has another
+// worker. Two runs never write one image at once.
 func TestFrozenWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -252,7 +252,7 @@ func TestFrozenWorker(t *testing.T) {
 	s.until(t, copying)
 	require.NoError(t, frozen.Process.Signal(syscall.SIGSTOP))
 	other := s.worker(t)
-	// The run of the frozen worker holds the files, and waits for its answer.
+	// The run of the frozen worker holds the files, and waits for its reply.
 	s.until(t, func(r *fleet.Record) bool { return r.Code == "busy" })
 	require.NoFileExists(t, filepath.Join(s.root, "a-aligned.img"))
 	require.NoError(t, frozen.Process.Signal(syscall.SIGCONT))
@@ -264,7 +264,7 @@ func TestFrozenWorker(t *testing.T) {
 	require.True(t, bytes.Equal(want(t, image), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 }
 
-// frozenAt has a worker be frozen by its trueup: before a command runs, or when it has ended.
+// frozenAt freezes a worker from its trueup: before a command runs, or when it has ended.
 func frozenAt(t *testing.T, command string, behind bool) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -292,7 +292,7 @@ func (s *site) sums(t *testing.T) map[string]string {
 	return out
 }
 
-// A worker that is frozen at any point before the fence changes no name when it wakes up after its lease.
+// A worker that is frozen at any point before the fence renames nothing when it wakes up after its lease.
 func TestFrozenBeforeTheFence(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]struct {
@@ -332,7 +332,7 @@ func TestFrozenBeforeTheFence(t *testing.T) {
 	}
 }
 
-// The server is killed and starts again on its store in the middle of a job, which continues without another delivery.
+// The server is killed and restarted on its store in the middle of a job, which continues without another delivery.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -348,7 +348,7 @@ func TestKilledServer(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img")
 }
 
-// Where no lock keeps another run from a copy, a run ends before the server gives its job to another worker.
+// If no lock protects a copy from another run, the run ends before the server gives its job to another worker.
 func TestServerIsAwayAndNoLocks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -362,7 +362,7 @@ func TestServerIsAwayAndNoLocks(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(s.root, "a-aligned.img"))
 }
 
-// A job that is cancelled ends, and what it wrote is removed. Queued again, it is done.
+// A cancelled job ends, and its files are removed. Queued again, it succeeds.
 func TestCancelledJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -380,7 +380,7 @@ func TestCancelledJob(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img")
 }
 
-// A cancelled job leaves nothing, also if its worker was killed before.
+// A cancelled job leaves nothing, even if its worker was killed before.
 func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	t.Parallel()
 	for kind, own := range map[string]string{"exchange": "..trueup-%s-0.img.partial", "align": ".trueup-%s-0"} {
@@ -408,7 +408,7 @@ func TestCancelledJobOfAKilledWorker(t *testing.T) {
 	}
 }
 
-// A worker that is asked to end gives its job back, and the next one continues at once.
+// A worker that is told to end returns its job, and the next one continues at once.
 func TestEndedWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// once has a worker in this process do all jobs that wait, and end with a code. It returns what that logged.
+// once runs all waiting jobs with a worker in this process, and requires its exit code. It returns the log.
 func (s *site) once(t *testing.T, code int) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -36,7 +36,7 @@ func (s *site) once(t *testing.T, code int) string {
 	return log.String()
 }
 
-// jobs returns what became of the jobs, by their paths.
+// jobs returns the states of jobs, by path.
 func (s *site) jobs(t *testing.T) map[string]*fleet.Record {
 	t.Helper()
 	out := map[string]*fleet.Record{}
@@ -44,13 +44,13 @@ func (s *site) jobs(t *testing.T) map[string]*fleet.Record {
 	return out
 }
 
-// strange returns a disk boot code that trueup does not know.
+// strange gives a disk unknown boot code.
 func strange(t *testing.T, path string) {
 	t.Helper()
 	disktest.WriteAt(t, path, 0, []byte("\xfa\x33\xc0strange code"))
 }
 
-// Images that a scan found are realigned once, and those that are refused are not jobs.
+// Images of a scan are realigned once, and refused ones are no jobs.
 func TestLibrary(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -98,7 +98,7 @@ func TestLibrary(t *testing.T) {
 	require.Equal(t, 3, summary.Misaligned)
 }
 
-// report makes the report of the fleet as JSON.
+// report returns the report of the fleet as JSON.
 func (s *site) report(t *testing.T, trueup string) string {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "report"))
@@ -109,7 +109,7 @@ func (s *site) report(t *testing.T, trueup string) string {
 	return string(disktest.ReadFile(t, out.Name()))
 }
 
-// A job that trueup refuses ends, with the reason. Nothing is written, and no other job suffers.
+// A job that trueup refuses ends with the reason. Nothing is written, and other jobs are unaffected.
 func TestRefusedJobs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -150,8 +150,8 @@ func TestRefusedJobs(t *testing.T) {
 	require.Contains(t, s.run(t, "", "status", "--state", "refused"), "strange.img")
 }
 
-// A worker that was ended after the name of the copy leaves a job whose next worker proves what is there. Of a copy
-// that another has written there nothing is believed.
+// If a worker ends after the copy got its name, the next worker of the job verifies the copy. A copy that another
+// program wrote there is not trusted.
 func TestPublishedBefore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -185,8 +185,8 @@ func TestPublishedBefore(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img", "b.img", "b-aligned.img")
 }
 
-// A worker whose trueup is of another version takes no job, and gives the one back that shows it: a flag that an old
-// program does not know is not a fault of the job.
+// A worker whose trueup has another version takes no job, and returns the one in which it notices: a flag that an old
+// program lacks is no fault of the job.
 func TestOtherVersion(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -217,7 +217,7 @@ exit 64
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
 }
 
-// An exchange gives the copy the name of the image, and keeps that.
+// An exchange gives the copy the name of the image, and keeps the image.
 func TestExchangeJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -291,7 +291,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// A job whose files are in use goes back to the queue, but not for ever.
+// A job whose files are in use returns to the queue, but not for ever.
 func TestBusyForEver(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -320,7 +320,7 @@ echo '{"error":{"code":"busy","message":"a.img: in use"}}'; exit 4
 	require.Zero(t, s.jobs(t)["a.img"].Busy)
 }
 
-// A worker that begins while nothing passes between it and the server waits for that.
+// A worker that starts without a connection waits for the server.
 func TestServerIsAwayAtFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// body returns what a URL leads to.
+// body returns the content at a URL.
 func body(t *testing.T, url string) string {
 	t.Helper()
 	w, err := http.Get(url)
@@ -29,7 +29,7 @@ func body(t *testing.T, url string) string {
 	return string(b)
 }
 
-// shown starts the page of a site, and returns where it is, with that of its metrics.
+// shown starts the page of a site, and returns its URL and that of its metrics.
 func (s *site) shown(t *testing.T) (page, metrics string) {
 	t.Helper()
 	p := start(t, "serve", "--nats", s.url, "--page", ":0", "--metrics", ":0", "--trueup", "/proc/self/exe")
@@ -47,7 +47,7 @@ func (s *site) shown(t *testing.T) (page, metrics string) {
 	return m[2], m[1] + "metrics"
 }
 
-// series returns the numbers of metrics, by the values of labels that are named.
+// series returns the values of metrics, by the values of the given labels.
 func series(t *testing.T, text, name string, labels ...string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
@@ -63,8 +63,8 @@ func series(t *testing.T, text, name string, labels ...string) map[string]float6
 	return out
 }
 
-// The page of a fleet has what became of each job, and the report of the last scan. The exit code of a worker with
-// --once says whether its jobs are done.
+// The page of a fleet shows the outcome of each job, and the report of the last scan. The exit code of a worker with
+// --once tells whether its jobs are done.
 func TestPageOfAFleet(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -103,7 +103,7 @@ func TestPageOfAFleet(t *testing.T) {
 	require.Empty(t, left, "a kill would leave it")
 }
 
-// A worker says what it has done.
+// The metrics of a worker count its work.
 func TestMetricsOfAWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -34,7 +34,7 @@ func newProxy(t *testing.T, to string) *proxy {
 	return p
 }
 
-// set changes what passes.
+// set changes the state of the connection.
 func (p *proxy) set(stuck, down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *proxy) accept() {
 	}
 }
 
-// pass passes on what comes, while anything passes.
+// pass forwards data, unless the connection is stalled.
 func (p *proxy) pass(from, to net.Conn) {
 	defer to.Close()
 	defer from.Close()

@@ -19,7 +19,7 @@ import (
 
 var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 
-// record makes a job of an image.
+// record returns a job of an image.
 func record(datastore, path string, state fleet.State, change func(r *fleet.Record)) *fleet.Record {
 	r := &fleet.Record{
 		Job:   fleet.Job{Kind: fleet.Align, Datastore: datastore, Path: path},
@@ -31,7 +31,7 @@ func record(datastore, path string, state fleet.State, change func(r *fleet.Reco
 	return r
 }
 
-// sample is a fleet in which there is something of each kind.
+// sample is a fleet with jobs of each kind.
 func sample() *overview.Overview {
 	o := overview.New()
 	o.Set(record("ds7", "win/xp.vmdk", fleet.Running, func(r *fleet.Record) {
@@ -71,7 +71,7 @@ func sample() *overview.Overview {
 	return o
 }
 
-// metricsOf returns the series of an overview, by their names and labels.
+// metricsOf returns the series of an overview, by name and labels.
 func metricsOf(t *testing.T, o *overview.Overview, version string) map[string]float64 {
 	t.Helper()
 	var b bytes.Buffer
@@ -106,7 +106,7 @@ func TestMetrics(t *testing.T) {
 	}, metricsOf(t, sample(), "v1.2.3"))
 }
 
-// A job counts once, as what it is last, and an empty fleet has numbers too.
+// A job counts once, in its last state, and an empty fleet has metrics too.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	o := overview.New()
@@ -162,7 +162,7 @@ func TestPage(t *testing.T) {
 	require.NotContains(t, text, "queue/1.vmdk", "what waits is counted")
 }
 
-// Lists are bounded, and say what they omit.
+// Lists are bounded, with the number of omitted entries.
 func TestManyJobs(t *testing.T) {
 	t.Parallel()
 	o := overview.New()
@@ -182,7 +182,7 @@ func TestManyJobs(t *testing.T) {
 	require.NotContains(t, text, "ds1: e0899.img")
 }
 
-// Texts of images, of workers and of other programs are texts on the page, and nothing else.
+// Texts of images, workers and other programs appear only as text on the page.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

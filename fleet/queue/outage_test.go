@@ -26,7 +26,7 @@ func stranger(t *testing.T, url string) jetstream.JetStream {
 	return js
 }
 
-// messages returns how many messages of jobs there are.
+// messages returns the number of job messages.
 func messages(t *testing.T, js jetstream.JetStream) uint64 {
 	t.Helper()
 	s, err := js.Stream(t.Context(), "TRUEUP_JOBS")
@@ -34,7 +34,7 @@ func messages(t *testing.T, js jetstream.JetStream) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// Jobs whose records cannot be written for a while are not lost, and have all their tries still.
+// Jobs whose records cannot be written for a while are not lost, and keep all their tries.
 func TestUnclaimedJob(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -61,7 +61,7 @@ func TestUnclaimedJob(t *testing.T) {
 	require.Empty(t, k.refused)
 }
 
-// A job whose message was lost is queued again, once. One that is at work continues, and one that has ended stays so.
+// A job whose message was lost is queued again, once. A running job continues, and an ended one stays ended.
 func TestLostMessages(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -89,7 +89,7 @@ func TestLostMessages(t *testing.T) {
 	mended(0)
 	require.NoError(t, runs.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
 	var waits *queue.Lease
-	for waits == nil { // the message of the job that runs is left alone
+	for waits == nil { // the message of the running job is unaffected
 		waits = k.next(t, long)
 	}
 	require.Equal(t, "waits.vmdk", waits.Record.Path)
@@ -102,7 +102,7 @@ func TestLostMessages(t *testing.T) {
 	mended(0)
 }
 
-// A record that this version cannot read is another's to read: its message stays.
+// A record that this version cannot read keeps its message, for another version.
 func TestStrangeRecord(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -125,7 +125,7 @@ func TestStrangeRecord(t *testing.T) {
 	require.Empty(t, k.refused)
 }
 
-// A call of retry that ended before the job had its message can be made again.
+// A retry that ended before the message of the job was published can be repeated.
 func TestRetryAgain(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -157,7 +157,7 @@ func TestRetryAgain(t *testing.T) {
 	require.Equal(t, uint64(1), messages(t, js))
 }
 
-// A message that is delivered again while its worker is well is not claimed: not by that worker, nor by another.
+// A message that is delivered again while its worker is alive is not claimed by any worker.
 func TestLivingWorker(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), AckWait: 4 * time.Second})
@@ -175,7 +175,7 @@ func TestLivingWorker(t *testing.T) {
 		l, _ := other.Next(ctx, "other", long, other.refuse)
 		got <- l
 	}()
-	for done := int64(1); ctx.Err() == nil; done++ { // records are written, and signs of life do not arrive
+	for done := int64(1); ctx.Err() == nil; done++ { // records are written, but signs of life do not arrive
 		require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy", Done: done}))
 	}
 	require.Nil(t, <-got)
@@ -183,7 +183,7 @@ func TestLivingWorker(t *testing.T) {
 	require.Equal(t, 1, l.Record.Delivery)
 }
 
-// Workers go by the time of the queue, whatever theirs would be.
+// Workers use the times of the queue, whatever their own options are.
 func TestTimeOfTheQueue(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -194,7 +194,7 @@ func TestTimeOfTheQueue(t *testing.T) {
 	require.Equal(t, 2*time.Second, l.AckWait())
 }
 
-// Jobs of which a cluster is to keep several copies are not queued where it keeps one.
+// Jobs for several replicas are not queued in a cluster with one.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -203,7 +203,7 @@ func TestReplicas(t *testing.T) {
 	require.ErrorContains(t, err, "stream TRUEUP_JOBS has 1 replicas, not 3")
 }
 
-// Rows of scans go when a later scan of the same folder has ended, and no sooner.
+// Rows of scans are removed when a later scan of the same folder has ended, and not before.
 func TestRowsOfEarlierScans(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t)})

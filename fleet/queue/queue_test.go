@@ -33,8 +33,8 @@ func serve(t *testing.T) string {
 	return url
 }
 
-// serveFrom starts a server on its store, and returns its URL and what stops it: that of this program, or the
-// nats-server that TRUEUP_NATS names.
+// serveFrom starts a server on its store, and returns its URL and a function that stops it: an embedded server, or the
+// nats-server in TRUEUP_NATS.
 func serveFrom(t *testing.T, store string, port int) (url string, stop func()) {
 	t.Helper()
 	program := os.Getenv("TRUEUP_NATS")
@@ -80,10 +80,10 @@ func submit(t *testing.T, q *queue.Queue, j fleet.Job) {
 	require.True(t, fresh)
 }
 
-// long is more than any answer takes on a busy machine.
+// long exceeds the time of any reply on a busy machine.
 const long = disktest.Patience
 
-// taker takes jobs of a datastore as one worker, and notes what is refused.
+// taker takes jobs of a datastore as one worker, and records refusals.
 type taker struct {
 	*queue.Source
 	worker  string
@@ -97,7 +97,7 @@ func take(t *testing.T, q *queue.Queue, worker, datastore string) *taker {
 	return &taker{Source: s, worker: worker}
 }
 
-// next returns the next job, nil if none comes within the time.
+// next returns the next job, or nil if none comes in time.
 func (k *taker) next(t *testing.T, wait time.Duration) *queue.Lease {
 	t.Helper()
 	l, err := k.Next(t.Context(), k.worker, wait, k.refuse)
@@ -111,7 +111,7 @@ func (k *taker) refuse(key string, err error) {
 
 func nothing(*fleet.Record) {}
 
-// A job that is submitted twice is one, before it is done and after.
+// A job that is submitted twice is one job, before and after it is done.
 func TestJobsAreKnown(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t)})
@@ -136,7 +136,7 @@ func TestJobsAreKnown(t *testing.T) {
 	require.NotNil(t, k.next(t, long))
 }
 
-// A worker that was silent for too long has lost its job: nothing that it says is believed any longer.
+// A worker that was silent for too long has lost its job, and its updates fail.
 func TestSilentWorkersAreFenced(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
@@ -158,7 +158,7 @@ func TestSilentWorkersAreFenced(t *testing.T) {
 	require.Equal(t, fleet.Done, r.State)
 }
 
-// Of two that want to say that a result may get its name, one does.
+// Of two workers that try to pass the fence, only one succeeds.
 func TestOneWorkerProves(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
@@ -174,8 +174,8 @@ func TestOneWorkerProves(t *testing.T) {
 	require.NoError(t, errs[1])
 }
 
-// What is not a message of a job is refused: of another datastore, of no job, no key, too large, or of a job that has
-// ended. One that comes twice makes no second worker.
+// Invalid messages are refused: of another datastore, of no job, without a key, too large, or of an ended job. A
+// duplicate makes no second worker.
 func TestForeignMessages(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -215,8 +215,8 @@ func TestForeignMessages(t *testing.T) {
 	require.Empty(t, other.refused)
 }
 
-// Messages of jobs that nobody submitted, that have no order, or whose records this program cannot read, keep no place
-// from jobs, of which two run at once.
+// Messages of jobs that nobody submitted, without an order, or with unreadable records, do not count against the limit
+// of two running jobs.
 func TestForeignMessagesKeepNoPlace(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -253,7 +253,7 @@ func TestForeignMessagesKeepNoPlace(t *testing.T) {
 		}
 	}
 	require.Equal(t, "a.vmdk", l.Record.Path)
-	for len(k.refused) < len(refused) { // a message without a record is looked at again after a second
+	for len(k.refused) < len(refused) { // a message without a record is tried again after a second
 		x, err := k.Next(t.Context(), "w", long, k.refuse)
 		require.True(t, x == nil && err != nil, "%v %v", x, err)
 	}
@@ -261,7 +261,7 @@ func TestForeignMessagesKeepNoPlace(t *testing.T) {
 	require.Equal(t, uint64(each+1), messages(t, js), "another program may read these records")
 }
 
-// A job that fails as often as it may is dead, with what was learnt. It can be queued again.
+// A job whose tries all fail is dead, with its last error. It can be queued again.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), Delivers: 2, AckWait: time.Second})
@@ -276,7 +276,7 @@ func TestPoison(t *testing.T) {
 	}
 	require.Nil(t, k.next(t, 0))
 	submit(t, q, job("b.vmdk"))
-	for range 2 { // nothing reports the reason this one fails
+	for range 2 { // no report for this failure
 		l := k.next(t, long)
 		require.Equal(t, "b.vmdk", l.Record.Path)
 		l.Leave()
@@ -306,7 +306,7 @@ func TestPoison(t *testing.T) {
 	require.Equal(t, "a.vmdk", k.next(t, long).Record.Path)
 }
 
-// A job that a worker gives back since it ends has all its deliveries still.
+// A job that a worker returns because it ends keeps all its deliveries.
 func TestReturnedJob(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), Delivers: 2})
@@ -325,7 +325,7 @@ func TestReturnedJob(t *testing.T) {
 	require.Empty(t, k.refused)
 }
 
-// A cancelled job is not done. One that has written something is handed out once more, to be cleared away.
+// A cancelled job is not run. If it has written files, it is delivered once more for cleanup.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
@@ -361,7 +361,7 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A job that failed is cancelled by a worker, which clears away what it left. That can be tried again.
+// A failed job that is cancelled is cleaned up by a worker. That can be tried again.
 func TestCancelOfDeadJobs(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t), Delivers: 1})
@@ -388,7 +388,7 @@ func TestCancelOfDeadJobs(t *testing.T) {
 	require.Nil(t, k.next(t, 0))
 }
 
-// No more jobs of a datastore run than it may have at once, and those of another do not count.
+// The limit of concurrent jobs of a datastore holds, regardless of other datastores.
 func TestJobsAtOnce(t *testing.T) {
 	t.Parallel()
 	q := open(t, queue.Options{URL: serve(t)})
@@ -445,7 +445,7 @@ func TestDrain(t *testing.T) {
 	inForce(false, "a")
 }
 
-// A server that is started again on its store has all jobs, and workers continue with theirs.
+// A server that is restarted on its store has all jobs, and workers continue with theirs.
 func TestServerStartsAgain(t *testing.T) {
 	t.Parallel()
 	store := t.TempDir()
@@ -500,7 +500,7 @@ func TestEachAndWatch(t *testing.T) {
 	require.Equal(t, []fleet.State{fleet.Queued, fleet.Cancelled}, seen)
 }
 
-// A server with a stream of another program that takes these subjects has no queue, and that is said.
+// A server where another program's stream has these subjects has no queue, and this is an error.
 func TestForeignStream(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
@@ -511,12 +511,12 @@ func TestForeignStream(t *testing.T) {
 	require.ErrorContains(t, err, "stream TRUEUP_JOBS: ")
 }
 
-// Beyond loopback a server without TLS is refused. No message has the password of a URL.
+// Beyond loopback, a server without TLS is refused. No message contains the password of a URL.
 func TestNoPlainConnections(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse(serve(t))
 	require.NoError(t, err)
-	at.Host = "0.0.0.0:" + at.Port() // Linux takes it for this machine
+	at.Host = "0.0.0.0:" + at.Port() // Linux connects it to this machine
 	_, err = queue.Open(t.Context(), queue.Options{URL: at.String()})
 	require.ErrorIs(t, err, nats.ErrSecureConnWanted)
 	require.ErrorContains(t, err, "offers no TLS")

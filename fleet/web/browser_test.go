@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
-// busy is a fleet in the middle of a night, with names that are long.
+// busy is a busy fleet with long names.
 func busy() *overview.Overview {
 	o := overview.New()
 	at := time.Date(2026, 11, 26, 3, 12, 0, 0, time.UTC)
@@ -70,7 +70,7 @@ func busy() *overview.Overview {
 	return o
 }
 
-// The page fits a desk and a phone, in both schemes, meets no complaint of the browser, and asks for its events alone.
+// The page fits desktop and phone, in both colour schemes, causes no browser messages, and requests only its events.
 func TestPageInChromium(t *testing.T) {
 	tabs := pagetest.Browser(t)
 	at := start(t, web.Options{Address: ":0"}, web.Site{Version: "v1.2.3", Overview: busy()}) + "/"
@@ -87,7 +87,7 @@ func TestPageInChromium(t *testing.T) {
 		chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#datastores")))
 }
 
-// What changes comes by itself, and what is open stays open. Without scripts the page is whole, and loads itself again.
+// Changes appear automatically, and open parts stay open. Without scripts the page is complete, and reloads itself.
 func TestLivePage(t *testing.T) {
 	o := busy()
 	site := web.Site{Version: "v1.2.3", Overview: o, Tick: 50 * time.Millisecond}
@@ -100,7 +100,7 @@ func TestLivePage(t *testing.T) {
 		require.NoError(t, err, expression)
 	}
 	require.NoError(t, chromedp.Do(tab, chromedp.Navigate(at)))
-	// The page replaces its nodes at each event, so that one found by an earlier call may be gone when it is clicked.
+	// The page replaces its nodes at each event, so a node found earlier may be gone when it is clicked.
 	until(`(summary => !summary.click())(document.querySelector("#failed summary"))`)
 	until(`document.getElementById("live").textContent.endsWith("kept up to date.")`)
 	hostile := `<img src=x onerror="document.title='lost'">`

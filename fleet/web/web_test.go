@@ -34,7 +34,7 @@ func put(t *testing.T, name, text string) string {
 	return path
 }
 
-// site is one with a page, whose fleet has one job.
+// site is a site with a page, whose fleet has one job.
 func site() web.Site {
 	o := overview.New()
 	set(o, fleet.Running)
@@ -57,7 +57,7 @@ func start(t *testing.T, o web.Options, s web.Site) string {
 	return server.URL()
 }
 
-// answer is what a client gets.
+// answer is the response to a client.
 type answer struct {
 	*http.Response
 	body string
@@ -83,7 +83,7 @@ func get(t *testing.T, url string) answer {
 	return ask(t, http.DefaultClient, "GET", url, "", nil)
 }
 
-// Beyond loopback nothing listens without TLS and a token.
+// Addresses beyond loopback need TLS and a token.
 func TestNoOpenPages(t *testing.T) {
 	t.Parallel()
 	short, good := put(t, "short", "secret\n"), put(t, "good", token+"\n")
@@ -136,7 +136,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// One with metrics alone has no page.
+// A site with metrics alone has no page.
 func TestMetricsAlone(t *testing.T) {
 	t.Parallel()
 	s := site()
@@ -148,7 +148,7 @@ func TestMetricsAlone(t *testing.T) {
 	}
 }
 
-// A page from elsewhere whose name leads to this machine gets nothing.
+// A foreign page whose name resolves to this machine gets nothing.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	at := start(t, web.Options{Address: "127.0.0.1:0"}, site())
@@ -165,7 +165,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// An error is in the log, and not in the answer.
+// An error is in the log, and not in the response.
 func TestReportFails(t *testing.T) {
 	t.Parallel()
 	s := site()
@@ -178,7 +178,7 @@ func TestReportFails(t *testing.T) {
 	require.Equal(t, "open /secret/place", <-logged)
 }
 
-// Where a token is wanted, nothing is told without it: by a header, or by a cookie that was given for it.
+// With a token, nothing is shown without it: as a header, or as a cookie.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	cert, key := disktest.Certificate(t)
@@ -236,7 +236,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// All parts come at first, and then those that have changed.
+// All parts are sent first, and then those that have changed.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	s := site()

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/fleet/queue"
 )
 
-// script runs a script as the program of a job, and returns its end, the names of its events, and its log.
+// script runs a script as the program of a job, and returns its result, the names of its events, and its log.
 func script(t *testing.T, text string) (e end, events, log []string) {
 	t.Helper()
 	r, err := start("/bin/sh", []string{"-c", text}, func(line string) { log = append(log, line) })
@@ -25,7 +25,7 @@ func script(t *testing.T, text string) (e end, events, log []string) {
 	return <-r.ended, events, log
 }
 
-// What a run prints is taken apart, whatever it is: an image may have taken it over.
+// The output of a run is parsed whatever it is, because an image may have compromised it.
 func TestWhatRunsPrint(t *testing.T) {
 	t.Parallel()
 	e, events, log := script(t, `
@@ -45,7 +45,7 @@ func TestWhatRunsPrint(t *testing.T) {
 	require.LessOrEqual(t, len(e.output), maxOutput+1)
 }
 
-// A run that is killed is waited for, with what it has started.
+// A killed run is waited for, with its children.
 func TestKilledRun(t *testing.T) {
 	t.Parallel()
 	r, err := start("/bin/sh", []string{"-c", `sleep 600 & echo '{"event":"progress"}' >&2; wait`}, func(string) {})
@@ -54,12 +54,12 @@ func TestKilledRun(t *testing.T) {
 	e := r.kill()
 	require.Negative(t, e.exit)
 	require.Equal(t, fleet.Queued, verdictOf(e, 0).state)
-	r.stop() // it is missing, and its number may be another's
+	r.stop() // it has ended, and its number can be reused
 	_, err = start("/absent/trueup", nil, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// The end of a run says whether another try can help.
+// The result of a run decides whether another try can help.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	failed := func(exit int, code string) end {
@@ -118,7 +118,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A datastore that is not mounted any longer has no images, and nothing is said of those that it had.
+// An unmounted datastore has no images, and jobs on them are not judged.
 func TestDatastoreIsGone(t *testing.T) {
 	t.Parallel()
 	d := Datastore{Name: "ds1", Root: filepath.Join(t.TempDir(), "ds1")}
@@ -141,7 +141,7 @@ func TestDatastoreIsGone(t *testing.T) {
 	require.ErrorIs(t, err, errGone)
 }
 
-// A guest that has written to an extent has changed the image.
+// A guest that writes to an extent changes the image.
 func TestChangedExtent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -155,7 +155,7 @@ func TestChangedExtent(t *testing.T) {
 	require.True(t, changed(at, &j))
 }
 
-// The files of a copy get their names, the first one last. A name that another file has is taken from none.
+// The files of a copy get their names, the descriptor last. A name of another file is not taken.
 func TestPublish(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -175,7 +175,7 @@ func TestPublish(t *testing.T) {
 	require.Contains(t, v.message, "a-s002.vmdk exists")
 	require.NoFileExists(t, filepath.Join(dir, "a-s001.vmdk"), "nothing has got a name")
 	require.NoError(t, os.Remove(filepath.Join(dir, "a-s002.vmdk")))
-	// An earlier delivery was cut off behind one name, and between link and removal of another.
+	// An earlier delivery ended after one rename, and between link and removal of another.
 	require.NoError(t, os.Rename(filepath.Join(own, "a-s001.vmdk"), filepath.Join(dir, "a-s001.vmdk")))
 	require.NoError(t, os.Link(filepath.Join(own, "a-s002.vmdk"), filepath.Join(dir, "a-s002.vmdk")))
 	j.files = []string{"a.vmdk", "a-s002.vmdk", "a-s009.vmdk"}
@@ -205,7 +205,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// The result of a job names the final files, which the first run wrote into another folder.
+// The result of a job has the final names of files that the first run wrote to another folder.
 func TestMergedNamesFinalFiles(t *testing.T) {
 	first := `{"command":"align","dest":"/ds/.w/a.ova","copied_bytes":9007199254740993,` +
 		`"files":["/ds/.w/a.ova","/ds/.w/a.mf"],"disks":[{"dest":"/ds/.w/a.ova!b.vmdk","moved":1}]}`

@@ -25,7 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 )
 
-// parts are what answers must have when no call fails.
+// parts are texts that answers must contain if no call fails.
 var parts = map[string][]string{
 	"an image with a parent": {
 		"top.vmdk", "{base.vmdk vmdk monolithicFlat", "lock of an ESXi host",
@@ -42,8 +42,8 @@ var parts = map[string][]string{
 	"an image in an archive": {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
 }
 
-// mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what
-// reports the reason, and a file that no image can be needs no second look.
+// mayFail is the number of calls of each kind that may fail without effect: an unreadable file is opened again to
+// report the reason, and a file that cannot be an image needs no second check.
 var mayFail = map[string]map[string]int{
 	"an image with a parent":    {"open": 4, "read": 3},
 	"an image that is a parent": {"open": 4, "read": 3},
@@ -52,7 +52,7 @@ var mayFail = map[string]map[string]int{
 	"the files of a package":    {"open": 3, "read": 3},
 }
 
-// question is one of questions, and the folder that it is about. Few has it asked with ever more open files.
+// question is one of questions, and its folder. Few asks it with more and more open files.
 type question struct {
 	Text, Dir string
 	Few       bool
@@ -72,7 +72,7 @@ func (q question) answer() (a answer) {
 	return a
 }
 
-// answer is what a question found, or why it could not be answered.
+// answer is the result of a question, or its error.
 type answer struct {
 	Found []string
 	Error string
@@ -85,7 +85,7 @@ const (
 	boxSize       = 64 * sector
 )
 
-// questions are what is asked of a folder. Each answer has all that the question can find.
+// questions are queries on a folder. Each answer contains everything that the query can find.
 var questions = map[string]func(dir string) ([]string, error){
 	"an image with a parent": func(dir string) ([]string, error) {
 		var sums []string
@@ -191,7 +191,7 @@ var questions = map[string]func(dir string) ([]string, error){
 
 var flatText = vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "base-flat.vmdk" 0`, boxSize/sector))
 
-// everythingOf returns what the image reports about itself and its folder, and a sum of its disk.
+// everythingOf returns the report of an image on itself and its folder, and a digest of its disk.
 func everythingOf(img *image.Image) (found []string, err error) {
 	children, err1 := img.Children()
 	owner, err2 := img.Owner()
@@ -205,8 +205,8 @@ func everythingOf(img *image.Image) (found []string, err error) {
 	return found, errors.Join(err1, err2, err3, err4)
 }
 
-// TestEveryCallOnAFolderFails has each call on the file system of an image fail in turn: a question is answered as if
-// nothing had failed, or with the error.
+// TestEveryCallOnAFolderFails fails each call on the file system of an image in turn: a question is answered as without
+// a fault, or with the error.
 func TestEveryCallOnAFolderFails(t *testing.T) {
 	t.Parallel()
 	if oddfs.Answered(t, question.answer) {
@@ -246,7 +246,7 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 	}
 }
 
-// questionable makes a folder that has something of everything that questions are about.
+// questionable makes a folder with an example of everything that questions are about.
 func questionable(t *testing.T, dir string) {
 	t.Helper()
 	data := imagetest.Noise(1, boxSize)

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// snapshotOf is a VMDK without data that names a parent by its name and content identifier.
+// snapshotOf is a VMDK without data that refers to a parent by name and content identifier.
 func snapshotOf(parent, id string) []byte {
 	v := vmdkforge.NewSparse(make([]byte, 64*sector))
 	v.SetDescriptor(strings.NewReplacer("parentCID=ffffffff", "parentCID="+id,
@@ -29,7 +29,7 @@ func snapshotOf(parent, id string) []byte {
 	return v.Bytes
 }
 
-// What is wrong with a chain of snapshots is said, with the name.
+// Faults in a chain of snapshots are reported with the name.
 func TestChainsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	const id, most = "4a5b6c7d", 16
@@ -95,7 +95,7 @@ func TestChainsThatAreRefused(t *testing.T) {
 	}
 }
 
-// Extents and parents lie in the folders that the user allows: by a path that an image names, or by their names alone.
+// Extents and parents may be in allowed folders: by their paths in an image, or by their base names.
 func TestFilesInAllowedFolders(t *testing.T) {
 	t.Parallel()
 	const id = "4a5b6c7d"
@@ -158,8 +158,8 @@ func TestFilesInAllowedFolders(t *testing.T) {
 	}
 }
 
-// The parent of a differencing VHD or VHDX is found in the folder that the user allows, by the last name of its path
-// and by its identity. The child shows its own bytes where it has them.
+// The parent of a differencing VHD or VHDX is found in an allowed folder, by the base name of its path and by its
+// identity. The child shows its own bytes where it has them.
 func TestParentsOfVHDInAllowedFolders(t *testing.T) {
 	t.Parallel()
 	disktest.OnUnix(t, "paths in the locators of this test")
@@ -204,7 +204,7 @@ func TestParentsOfVHDInAllowedFolders(t *testing.T) {
 	}
 }
 
-// A file with the headers of two formats is refused, and a format that is asked for must be there.
+// A file with the headers of two formats is refused, and the format of --format must be there.
 func TestFormatsThatDisagree(t *testing.T) {
 	t.Parallel()
 	both := make([]byte, 8192)
@@ -222,8 +222,8 @@ func TestFormatsThatDisagree(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// Overlays that qemu-img makes in other folders are found by each form of the name that they have of their backing
-// file, in an allowed folder and below it; what they are based on is another disk for images that only share its name.
+// Overlays made by qemu-img in other folders are found by each form of their backing file's name, in an allowed folder
+// and below it; images that only have the same name as backing file are based on another disk.
 func TestOverlaysInOtherFolders(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -277,7 +277,7 @@ func TestOverlaysInOtherFolders(t *testing.T) {
 	}
 }
 
-// childrenBelow returns the issues of snapshots of a disk in folders.
+// childrenBelow returns the issues about snapshots of a disk in folders.
 func childrenBelow(img *image.Image, folders []string) ([]ondisk.Issue, error) {
 	found, missed, err := img.OverlaysBelow(folders)
 	return slices.Concat(image.SnapshotsAt(found), missed), err

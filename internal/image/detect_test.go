@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// headers begin files of formats that have a name and no reader, as their specifications have them.
+// headers begin files of formats that have a name but no reader, according to their specifications.
 var headers = map[string]string{
 	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40",
 	"lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04", "RAR": "Rar!\x1a\x07\x01\x00",
@@ -43,7 +43,7 @@ var headers = map[string]string{
 
 // A recognised format is never read as a raw disk, and the message has a remedy.
 func TestRecognised(t *testing.T) {
-	// Content in whole sectors, compressed by tools and libraries that are not ours.
+	// Content in whole sectors, compressed by foreign tools and libraries.
 	plain := imagetest.Noise(9, 4096)
 	var g, z bytes.Buffer
 	gz := gzip.NewWriter(&g)
@@ -106,7 +106,7 @@ func TestFirstVersionOfQcow(t *testing.T) {
 	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(issues, ondisk.Refuse))
 }
 
-// A disk is not hidden by its first bytes, which may be any code.
+// The first bytes of a disk, which may be any code, do not hide it.
 func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	table := func(head string) []byte {
 		d := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 1000})
@@ -131,7 +131,7 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	}
 }
 
-// A file that is not a disk is told so in those words, and what its name says.
+// A file that is not a disk is described as such, with the meaning of its name.
 func TestNoDiskImage(t *testing.T) {
 	dir := t.TempDir()
 	const none = "no disk image: it has no known header, and its size (5000) is not a " +
@@ -153,7 +153,7 @@ func TestNoDiskImage(t *testing.T) {
 	}
 }
 
-// The descriptor of a Parallels disk says which way leads to its data: QEMU reads no descriptor, and one file only.
+// The remedy for a Parallels disk depends on its data: QEMU reads no descriptor, and only one file.
 func TestParallelsBundle(t *testing.T) {
 	part := func(kind string) string {
 		return "<Storage><Image><Type>" + kind + "</Type><File>a.hds</File></Image></Storage>"
@@ -174,7 +174,7 @@ func TestParallelsBundle(t *testing.T) {
 	}
 }
 
-// Nothing in a VHD Set is known but its name. What has the content of an image is read as that.
+// A VHD Set is recognized only by its name. A file with the content of an image is read as that.
 func TestVHDSet(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"a.vhds": 260 << 10, "B.VHDS": 1000} {
@@ -200,8 +200,8 @@ func TestNamedPacked(t *testing.T) {
 	}
 }
 
-// FuzzIdentify returns a file any content: what it is found to be is bounded, names nothing outside of its folder, and
-// takes little reading.
+// FuzzIdentify gives a file any content: the result is bounded, refers to nothing outside its folder, and needs few
+// reads.
 func FuzzIdentify(f *testing.F) {
 	disk := make([]byte, 256*units.KiB)
 	f.Add([]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "../b" 0`)), "x.vmdk")
@@ -248,10 +248,10 @@ func TestCorpusImagesAreOneDisk(t *testing.T) {
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "vmfs_thick.vmdk")).Disk, thick)
 }
 
-// Content that could be of more than one kind, or of another than the user thinks, is never read as raw.
+// Ambiguous content, or content other than the user thinks, is never read as raw.
 func TestHostileFiles(t *testing.T) { hostile.Check(t, hostile.Files(), imagetest.Issues) }
 
-// LUKS is content of a disk in any image, and no format of images.
+// LUKS is content of a disk in any image, and not an image format.
 func TestLUKSInImages(t *testing.T) {
 	hostile.Check(t, hostile.LUKSInImages(), imagetest.Issues)
 	for _, r := range hostile.LUKSInImages() {

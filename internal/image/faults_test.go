@@ -29,7 +29,7 @@ type step struct {
 	sync bool
 }
 
-// recordedFolder keeps the files of an image in memory, and the steps that led to them. Its operations can fail.
+// recordedFolder keeps the files of an image in memory, and the steps that made them. Its operations can fail.
 type recordedFolder struct {
 	files  map[string][]byte
 	steps  []step
@@ -40,7 +40,7 @@ func newFolder(f *disktest.Faults) *recordedFolder {
 	return &recordedFolder{files: map[string][]byte{}, faults: f}
 }
 
-// apply carries out a step.
+// apply performs a step.
 func (d *recordedFolder) apply(s step) {
 	b := d.files[s.file]
 	if need := max(s.off+int64(len(s.data)), s.size); int64(len(b)) < need {
@@ -53,7 +53,7 @@ func (d *recordedFolder) apply(s step) {
 	d.files[s.file] = b
 }
 
-// recordedFile is a file of it.
+// recordedFile is a file in a recordedFolder.
 type recordedFile struct {
 	*recordedFolder
 	name string
@@ -153,7 +153,7 @@ func everyKind(t *testing.T, test func(t *testing.T, f driver.Format, sub, name 
 	}
 }
 
-// An operation on a file that fails, wherever it comes, ends the writing of an image, and the reading of one.
+// Any failing operation on a file ends the writing or reading of an image.
 func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 	data := imagetest.Noise(7, 1<<20+512) // the last unit is cut
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
@@ -174,7 +174,7 @@ func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 	})
 }
 
-// blindFile is a file of a recorded folder that keeps no bytes, so that it can be large.
+// blindFile is a file of a recorded folder that keeps no bytes, so it can be large.
 type blindFile struct{ recordedFile }
 
 func (f blindFile) do(s step) error {
@@ -189,8 +189,8 @@ func (f blindFile) WriteAt(p []byte, off int64) (int, error) {
 func (f blindFile) Truncate(size int64) error { return f.do(step{size: size}) }
 func (f blindFile) Sync() error               { return f.do(step{sync: true}) }
 
-// A disk of 40 GiB has several tables of every kind, some without an entry. Each of their writes can fail. What makes
-// the files an image is written when all else is on the disk, and is then brought there too.
+// A disk of 40 GiB has several tables of every kind, some without an entry. Each of their writes can fail. The files
+// become an image when all else is durable, and that is then made durable too.
 func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 	t.Parallel()
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
@@ -227,7 +227,7 @@ func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 		}
 		requireSealed(t, d.steps, name)
 
-		// Units of which the first half was written lie in their files as a whole.
+		// Units whose first half was written are stored as a whole.
 		ends, want := map[string]int64{}, map[string]int64{}
 		for _, s := range d.steps {
 			ends[s.file] = max(ends[s.file], s.off+s.size)
@@ -241,7 +241,7 @@ func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 	})
 }
 
-// requireSealed requires that the last writes go to the file of a name, behind a sync of all others and of this one.
+// requireSealed requires that the last writes go to the file of a name, after a sync of all others and of this one.
 func requireSealed(t *testing.T, steps []step, name string) {
 	t.Helper()
 	last := len(steps) - 1
@@ -263,8 +263,8 @@ func requireSealed(t *testing.T, steps []step, name string) {
 	require.LessOrEqual(t, last-seal, 2)
 }
 
-// After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an
-// image, unless it has all data.
+// After a loss of power, each unsynced write may be lost independently. No intermediate state is read as an image,
+// unless it has all data.
 func TestNoImageAfterALossOfPower(t *testing.T) {
 	data := imagetest.Noise(8, 1<<20)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
@@ -308,7 +308,7 @@ func TestNoImageAfterALossOfPower(t *testing.T) {
 	})
 }
 
-// served is a file of a server.
+// served is a remote file.
 type served struct {
 	*bytes.Reader
 	name    string
@@ -331,7 +331,7 @@ func (s *served) Close() error {
 	return nil
 }
 
-// An image of a server has nothing beside it, and says when it changes.
+// A remote image has no siblings, and reports changes.
 func TestOpenAlone(t *testing.T) {
 	t.Parallel()
 	content := bytes.Repeat([]byte("0123456789abcdef"), 8192)
@@ -360,7 +360,7 @@ func TestOpenAlone(t *testing.T) {
 	require.Equal(t, 1, f.closed)
 }
 
-// A server does not choose what else is read, and the name of a device says nothing of its format.
+// A server cannot redirect further reads, and the name of a device does not determine its format.
 func TestOpenAloneRefuses(t *testing.T) {
 	t.Parallel()
 	child := qcow2forge.New(make([]byte, 1<<16), 16)

@@ -25,7 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A container whose header or footer is lost is raw by content. Copied without a word, a disk would be lost.
+// A container with a lost header or footer looks like a raw disk. Copied silently, a disk would be lost.
 func TestContainersWithoutTheirHeaderAreNotTakenForRaw(t *testing.T) {
 	qcow2 := qcow2forge.New(imagetest.Noise(71, mib), 16).Bytes
 	clear(qcow2[:4])
@@ -54,7 +54,7 @@ func TestContainersWithoutTheirHeaderAreNotTakenForRaw(t *testing.T) {
 	}
 }
 
-// A fixed VHD that lost its last sector is the only format whose guest bytes stay where they were.
+// A fixed VHD without its last sector is the only format whose guest bytes are still in place.
 func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vhd")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vpc", "-o", "subformat=fixed,force_size=on", path, "1M")
@@ -63,7 +63,7 @@ func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse))
 }
 
-// Renamed returns the text of an image other names of its files. An image in one file names none.
+// Renamed gives the text of an image other names of its files. A single-file image contains none.
 func TestRenamedFiles(t *testing.T) {
 	t.Parallel()
 	dir, img := flatDisk(t)
@@ -93,7 +93,7 @@ func TestMarksOfUnfinishedCopies(t *testing.T) {
 	require.Equal(t, []string{"unfinished"}, imagetest.Codes(img.Issues, ondisk.Refuse))
 }
 
-// An OVF names files as URIs do, and in chunks. One that cannot be parsed counts, too.
+// An OVF names files as URIs, possibly in chunks. An invalid one counts, too.
 func TestNamesInAnOVF(t *testing.T) {
 	t.Parallel()
 	for text, name := range map[string]string{
@@ -122,7 +122,7 @@ func TestNamesInAnOVF(t *testing.T) {
 	}
 }
 
-// A folder that cannot be listed may have another user of a file.
+// A folder that cannot be listed may contain another user of a file.
 func TestOtherUserThatIsNotListed(t *testing.T) {
 	t.Parallel()
 	behind := t.TempDir()
@@ -145,8 +145,8 @@ func TestNamesOfFormats(t *testing.T) {
 	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names())
 }
 
-// inOtherCharsets are names of files in character sets of VMware: as text, and in the bytes of a descriptor. Sources:
-// the tables of unicode.org, MAPPINGS/VENDORS/MICSFT.
+// inOtherCharsets are file names in character sets of VMware: as text, and in the bytes of a descriptor. Sources: the
+// tables of unicode.org, MAPPINGS/VENDORS/MICSFT.
 var inOtherCharsets = []struct{ charset, text, stored string }{
 	{"windows-1252", "Büro", "B\xfcro"},
 	{"windows-1251", "диск", "\xe4\xe8\xf1\xea"},
@@ -154,7 +154,7 @@ var inOtherCharsets = []struct{ charset, text, stored string }{
 	{"GBK", "系统", "\xcf\xb5\xcd\xb3"},
 	{"Big5", "功", "\xa5\x5c"},
 	{"EUC-KR", "디", "\xb5\xf0"},
-	{"", "B\xfcro", "B\xfcro"}, // VMware takes it for the character set of its host
+	{"", "B\xfcro", "B\xfcro"}, // VMware assumes the character set of its host
 }
 
 func flatDescriptor(charset, extent string) []byte {
@@ -166,7 +166,7 @@ func flatDescriptor(charset, extent string) []byte {
 		"createType=\"monolithicFlat\"\nRW 2048 FLAT \"" + extent + "\" 0\nddb.adapterType = \"ide\"\n")
 }
 
-// putNamed writes a file, and skips the test where the file system takes text only.
+// putNamed writes a file, and skips the test if the file system only accepts text.
 func putNamed(t *testing.T, dir, name string, b []byte) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
@@ -174,7 +174,7 @@ func putNamed(t *testing.T, dir, name string, b []byte) {
 	}
 }
 
-// The file of an extent has its name in UTF-8, or in the bytes of the descriptor. qemu-img knows the latter only.
+// The file of an extent is named in UTF-8, or in the bytes of the descriptor. qemu-img only supports the latter.
 func TestExtentsInOtherCharsets(t *testing.T) {
 	disktest.OnUnix(t, "names that are not UTF-8")
 	data := imagetest.Noise(31, mib)
@@ -197,7 +197,7 @@ func TestExtentsInOtherCharsets(t *testing.T) {
 	}
 }
 
-// Where both names are there, the text is meant: programs on a host whose names are text write no other.
+// If both names exist, the text is meant: programs on a host with text names write no other.
 func TestTextBeforeBytes(t *testing.T) {
 	disktest.OnUnix(t, "names that are not UTF-8")
 	dir := t.TempDir()
@@ -222,7 +222,7 @@ func TestExtentsElsewhereInOtherCharsets(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A snapshot of VMware names its parent in the character set of its descriptor, and QEMU in bytes.
+// A VMware snapshot names its parent in the character set of its descriptor, and QEMU in bytes.
 func TestParentsInOtherCharsets(t *testing.T) {
 	disktest.OnUnix(t, "names that are not UTF-8")
 	data := imagetest.Noise(34, mib)
@@ -269,7 +269,7 @@ func TestFileNamesKeepTheirBytes(t *testing.T) {
 	require.Error(t, json.Unmarshal([]byte(`["no base64!"]`), &n))
 }
 
-// A folder that is listed once shows the same about a disk as when the disk is opened.
+// A folder that is listed once gives the same results for a disk as when the disk is opened.
 func TestLocksOfAFolder(t *testing.T) {
 	names := []string{
 		"a.vmdk", "a.vmdk.lck", "a-flat.vmdk", "a-flat.vmdk.lck", "b.vmdk.lck", "a.vmem", "a-8c1f.vmem", "a.1.vmem",

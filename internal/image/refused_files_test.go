@@ -41,7 +41,7 @@ func boxed(t *testing.T, find func(string) (disk.Range, error), o image.Options)
 
 func inBox(string) (disk.Range, error) { return disk.Range{Off: boxDisk, Len: boxSize}, nil }
 
-// An image in an archive names members of its own folder there, and what cannot be found reports the reason.
+// An image in an archive refers to members of its own folder there, and a missing one is an error with the reason.
 func TestMembersThatAnImageNames(t *testing.T) {
 	t.Parallel()
 	_, err := boxed(t, func(string) (disk.Range, error) { return disk.Range{}, disktest.ErrFault }, image.Options{})
@@ -60,7 +60,7 @@ func TestMembersThatAnImageNames(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 
-// Each file of an image in a package is held against the digests of the package.
+// Each file of an image in a package is compared with the digests of the package.
 func TestDigestsOfAnImage(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "in/base.vmdk", "in/base-flat.vmdk"} {
@@ -78,7 +78,7 @@ func TestDigestsOfAnImage(t *testing.T) {
 	}
 }
 
-// An archive that was replaced before its image is opened is refused; one that is written has late times.
+// An archive that was replaced before its image is opened is refused; a modified one has newer times.
 func TestArchivesThatChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -118,7 +118,7 @@ func TestArchivesThatChange(t *testing.T) {
 	}
 }
 
-// Files of a package lie in its folder, or in few folders inside of it.
+// Files of a package are in its folder, or in a few folders below it.
 func TestFilesOfAPackage(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
@@ -144,7 +144,7 @@ func TestFilesOfAPackage(t *testing.T) {
 	require.NoError(t, err, "a folder that is open already does not count again")
 }
 
-// Each read of what recognises a file, and of what that names, can fail.
+// Each read for recognizing a file and its references can fail.
 func TestReadsOfAnIdentity(t *testing.T) {
 	t.Parallel()
 	d := newFolder(nil)
@@ -190,7 +190,7 @@ func TestViewsNameTheirSource(t *testing.T) {
 	require.Contains(t, issues[0].Text, "view.vmdk")
 }
 
-// An extent does not look for its image where a scan has looked before.
+// An extent does not search for its image where a scan has searched before.
 func TestAnExtentOfAKnownFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -200,7 +200,7 @@ func TestAnExtentOfAKnownFolder(t *testing.T) {
 	require.ErrorContains(t, err, "open the descriptor file that names this extent")
 }
 
-// A file that cannot be read as what it is could name any other, which is not taken for free then.
+// An unreadable file could refer to any other, which then counts as used.
 func TestFilesThatCouldBeNamed(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -217,7 +217,7 @@ func TestFilesThatCouldBeNamed(t *testing.T) {
 	}
 }
 
-// A device that a program keeps for itself is in use. Spec: open(2), O_EXCL.
+// A device that a program has opened exclusively is in use. Spec: open(2), O_EXCL.
 func TestClaimedDevice(t *testing.T) {
 	t.Parallel()
 	device := disktest.LoopDevice(t, imagetest.Write(t, t.TempDir(), "disk.img", make([]byte, mib)))
@@ -236,7 +236,7 @@ func TestClaimedDevice(t *testing.T) {
 	require.Contains(t, issues[0].Text, "is mounted, or part of another device")
 }
 
-// Each format has sizes that it cannot have. Nothing is written of them.
+// Each format has invalid sizes. Nothing is written for them.
 func TestDisksThatAFormatCannotHold(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -277,7 +277,7 @@ func TestDisksThatAFormatCannotHold(t *testing.T) {
 	}
 }
 
-// TestDamagedQED has the name of its backing file outside of the file, or cut off: it can name any file.
+// TestDamagedQED has the name of its backing file outside the file, or truncated: it can refer to any file.
 func TestDamagedQED(t *testing.T) {
 	t.Parallel()
 	headed := func(flags byte, size uint32) []byte {

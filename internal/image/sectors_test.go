@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What a container can state: [MS-VHDX] 2.6.2.4 has 512 and 4096; the others count sectors of 512 bytes, which is what
-// QEMU, VirtualBox and VMware show them with. A raw image states nothing, so that its machine is told.
+// Sector sizes that a container can state: [MS-VHDX] 2.6.2.4 has 512 and 4096; the others use sectors of 512 bytes, as
+// QEMU, VirtualBox and VMware show them. A raw image states none, so its machine has to be configured.
 func TestSectorsThatFormatsHold(t *testing.T) {
 	for format, sizes := range map[string][]int64{
 		"raw": {512, 1024, 2048, 4096}, "vhdx": {512, 4096},
@@ -38,7 +38,8 @@ func TestSectorsThatFormatsHold(t *testing.T) {
 	}
 }
 
-// An image that states the size keeps it in a copy of its own format; one whose table counts others states its own.
+// An image that states its size keeps it in a copy of its own format; if its table has another size, the copy states
+// that.
 func TestSectorsThatImagesState(t *testing.T) {
 	of := func(format string, sector int64) *Image {
 		return &Image{Format: format, Image: &driver.Image{
@@ -61,7 +62,7 @@ func TestSectorsThatImagesState(t *testing.T) {
 	disktest.CheckBytes(t, silent.Disk, make([]byte, 8192))
 }
 
-// drive is a disk as Windows shows it.
+// drive is a disk as shown by Windows.
 type drive struct {
 	*bytes.Reader
 	used, fixed bool
@@ -79,7 +80,7 @@ func (d *drive) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, d.Size()-off)}}, nil
 }
 
-// A disk of Windows is a raw one, also where something else seems to be on it.
+// A Windows disk is a raw one, even if its content resembles another format.
 func TestDrivesAreRaw(t *testing.T) {
 	t.Parallel()
 	mbr := make([]byte, 1<<20)
@@ -114,7 +115,7 @@ func TestDrivesAreRaw(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
-// What Windows uses is not copied, unless Windows could not be told to do without.
+// A disk that Windows uses is not copied, unless Windows cannot take it offline.
 func TestDrivesInUse(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, driveBusy(&drive{fixed: true}))

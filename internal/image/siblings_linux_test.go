@@ -29,7 +29,7 @@ func TestQemuHasItOpen(t *testing.T) {
 		l := unix.Flock_t{Type: kind, Start: at, Len: 1}
 		require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l))
 	}
-	lock(unix.F_RDLCK, 100) // "consistent read": what a reader holds
+	lock(unix.F_RDLCK, 100) // "consistent read": held by a reader
 	issues, err := img.Busy()
 	require.NoError(t, err)
 	require.Empty(t, issues)
@@ -52,8 +52,8 @@ func TestNeighboursThatAreNoFiles(t *testing.T) {
 	require.Empty(t, issues)
 }
 
-// TestOverlaysByEachName finds overlays, as qemu-img makes them, by each form of the name that QEMU takes for the
-// backing file, and no overlay of another disk.
+// TestOverlaysByEachName finds overlays made by qemu-img, by each form of the backing file's name that QEMU accepts,
+// and no overlay of another disk.
 func TestOverlaysByEachName(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -111,8 +111,8 @@ func TestOverlaysByEachName(t *testing.T) {
 	}
 }
 
-// TestUnseenNeighbours hides an overlay from the user: each search warns of the file, and a move in the disk is refused
-// where the file has the name of an image.
+// TestUnseenNeighbours hides an overlay from the user: each search warns about the file, and a move in place is refused
+// if the file has the name of an image.
 func TestUnseenNeighbours(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -155,7 +155,7 @@ func TestUnseenNeighbours(t *testing.T) {
 	}
 }
 
-// requireUnseen requires issues whose texts name a place, and that are as wanted beside texts.
+// requireUnseen requires issues whose texts contain a place, and which otherwise are as expected.
 func requireUnseen(t *testing.T, want, got []ondisk.Issue, place string) {
 	t.Helper()
 	for i := range got {
@@ -166,7 +166,7 @@ func requireUnseen(t *testing.T, want, got []ondisk.Issue, place string) {
 	require.Equal(t, want, got)
 }
 
-// TestFoldersTooDeep warns of folders behind the bound of the walk, and finds an overlay before it.
+// TestFoldersTooDeep warns of folders beyond the depth limit, and finds an overlay above it.
 func TestFoldersTooDeep(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -186,9 +186,9 @@ func TestFoldersTooDeep(t *testing.T) {
 		filepath.Join(at, "d"))
 }
 
-// TestDataFilesByEachName finds the qcow2 whose data lie in a file, by each form of its name.
+// TestDataFilesByEachName finds the qcow2 whose data are in a file, by each form of its name.
 func TestDataFilesByEachName(t *testing.T) {
-	// Not parallel: a program that another test starts has the files of this process until it runs, and qemu-img finds
+	// Not parallel: a program started by another test has the files of this process until it runs, and qemu-img finds
 	// their locks.
 	disktest.Tool(t, "qemu-img")
 	dir := t.TempDir()
@@ -213,7 +213,7 @@ func TestDataFilesByEachName(t *testing.T) {
 	}
 }
 
-// TestOverlaysBesideALink finds overlays in the folder of the link by which the user names the disk.
+// TestOverlaysBesideALink finds overlays in the folder of the link to the disk.
 func TestOverlaysBesideALink(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -242,7 +242,7 @@ func TestOverlaysBesideALink(t *testing.T) {
 	}
 }
 
-// What the user names and is not a file is not a reference inside of an image.
+// A path of the user that is not a file is not a reference in an image.
 func TestTheUsersPathMustBeAFile(t *testing.T) {
 	path := t.TempDir()
 	_, err := image.Open(path, image.Options{})
@@ -255,7 +255,7 @@ func TestTheUsersPathMustBeAFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The user's own path may lead through links; the folder of the file it ends at is the image's.
+// The user's path may contain links; the folder of the final file is the image's.
 func TestTheUsersPathMayBeALink(t *testing.T) {
 	path := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(path, "disk.img"), make([]byte, 512), 0o644))
@@ -268,8 +268,8 @@ func TestTheUsersPathMayBeALink(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
-// A further folder of which the locks cannot be listed is an error. It runs alone: the number of a descriptor that is
-// closed twice may be another test's by then.
+// If the locks of a further folder cannot be listed, it is an error. Not parallel: after a double close, the descriptor
+// number may belong to another test.
 func TestFurtherFolderThatCannotBeListed(t *testing.T) {
 	lib := t.TempDir()
 	extent := imagetest.Write(t, lib, "flat.vmdk", make([]byte, 64*sector))
@@ -284,7 +284,7 @@ func TestFurtherFolderThatCannotBeListed(t *testing.T) {
 	require.ErrorIs(t, img.Close(), unix.EBADF)
 }
 
-// What another user may read, or what is no OVF, is not searched for a name.
+// Files of other users, and files other than OVFs, are not searched for a name.
 func TestFilesThatAreNotSearched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

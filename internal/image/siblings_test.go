@@ -25,7 +25,7 @@ func flatDisk(t *testing.T) (dir string, img *image.Image) {
 		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
 }
 
-// A file of a source that changes while it is read is named. internal/image/gate has the kinds of changes.
+// A source file that changes during the read is named. internal/image/gate tests the kinds of changes.
 func TestUnchanged(t *testing.T) {
 	for _, file := range []string{"disk.vmdk", "disk-flat.vmdk"} {
 		dir, img := flatDisk(t)
@@ -94,7 +94,7 @@ func TestBusyNeighbours(t *testing.T) {
 	}
 }
 
-// While we hold the source, QEMU does not open it for writing; it may read.
+// While we hold the source, QEMU cannot open it for writing; it may read.
 func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	path := imagetest.Write(t, t.TempDir(), "disk.img", imagetest.Noise(1, 64*kib))
 	img := imagetest.Open(t, path)
@@ -121,8 +121,7 @@ parentFileNameHint="PARENT"
 RW 64 SPARSE "disk-000001-delta.vmdk"
 `
 
-// A disk with a snapshot is not the machine's present state, and a new layout under the snapshot would
-// corrupt it.
+// A disk with a snapshot is not the machine's current state, and a new layout under the snapshot would corrupt it.
 func TestSnapshotsNameTheirParent(t *testing.T) {
 	embedded := func(text string) []byte { return vmdkforge.NewHiddenDescriptor(text) }
 	plain := func(text string) []byte { return []byte(text) }
@@ -217,7 +216,7 @@ const (
 	appleDoubleHead = "\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        "
 )
 
-// Files with the suffix of an image that belong to one are named so, whatever their size.
+// Companion files with the suffix of an image are recognized, whatever their size.
 func TestCompanions(t *testing.T) {
 	noise := string(imagetest.Noise(21, 3000))
 	for _, tc := range []struct{ name, content, kind, says string }{
@@ -246,7 +245,7 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// The content decides: a disk is not hidden by the name of a companion.
+// The content decides: the name of a companion does not hide a disk.
 func TestDisksNamedLikeCompanions(t *testing.T) {
 	dir := t.TempDir()
 	vmdk := filepath.Join(dir, "vm-ctk.vmdk")
@@ -270,7 +269,7 @@ func TestDisksNamedLikeCompanions(t *testing.T) {
 	}
 }
 
-// A digest of CBRC is a VMDK like any other, and noted as one of a disk that stands beside it.
+// A digest of CBRC is a VMDK like any other, and noted as belonging to the disk beside it.
 func TestDigestsBesideTheirDisk(t *testing.T) {
 	dir := t.TempDir()
 	digest := filepath.Join(dir, "vm-digest.vmdk")

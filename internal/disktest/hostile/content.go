@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// rawWith is a partitioned raw disk over which a guest wrote texts.
+// rawWith is a partitioned raw disk with texts written by a guest.
 func rawWith(texts map[int64]string) Writer {
 	disk := Disk()
 	for off, s := range texts {
@@ -25,10 +25,10 @@ func rawWith(texts map[int64]string) Writer {
 	return writeForged("disk.raw", disk)
 }
 
-// lastSector is where the footer of a VHD and that of a DMG stand.
+// lastSector is the position of the footer of a VHD and of a DMG.
 const lastSector = (Sectors - 1) * 512
 
-// headersInRaw are disks whose guest wrote the header of an image into sector 0. None may be read as raw.
+// headersInRaw are disks whose guest wrote the header of an image format into sector 0. None may be read as raw.
 func headersInRaw() []Row {
 	var out []Row
 	for _, c := range []struct{ name, magic string }{{"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"}} {
@@ -50,7 +50,7 @@ func headersInRaw() []Row {
 			"VMDK", "COWD", "not supported"),
 		unread("T40 seSparse header in sector 0", "unsupported", rawWith(map[int64]string{0: sesparse}), "VMDK",
 			"seSparse", "not supported"),
-		// The text of a disk of more than 1 MiB is a descriptor that is too big; of a smaller one it has zero bytes.
+		// The text of a disk of more than 1 MiB is too big for a descriptor; that of a smaller one has zero bytes.
 		unread("T40 descriptor in sector 0", "limit", rawWith(map[int64]string{0: text}), "vmdk descriptor",
 			"2097152 bytes"),
 		unread("T40 descriptor in sector 0 of a small disk", "format",
@@ -79,7 +79,7 @@ func polyglots() []Row {
 		both("COWD and ISO", map[int64]string{0: "COWD", iso: "CD001"}, "vmdk", "ISO 9660"),
 		both("VHDX and ISO", map[int64]string{0: "vhdxfile", iso: "CD001"}, "vhdx", "ISO 9660"),
 	}
-	// Whole images, behind which the footer of a fixed VHD of their size stands.
+	// Whole images followed by the footer of a fixed VHD of their size.
 	for _, kind := range slices.Sorted(maps.Keys(wholeImages)) {
 		out = append(out, unread("T40 valid "+kind+" and VHD", "format", withFooter(wholeImages[kind]),
 			"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ",
@@ -88,7 +88,7 @@ func polyglots() []Row {
 	return out
 }
 
-// wholeImages are valid, one for each layout of a file. All hold Disk.
+// wholeImages are valid, one for each layout of a file. All contain Disk.
 var wholeImages = map[string]func() forge.Bytes{
 	"qcow2": func() forge.Bytes { return qcow2forge.New(Disk(), qcow2Bits).Bytes },
 	"VHDX": func() forge.Bytes {
@@ -106,7 +106,7 @@ func withFooter(forged func() forge.Bytes) Writer {
 	}
 }
 
-// wrongFormatFlag are images that are not what --format says.
+// wrongFormatFlag are images of another format than --format.
 func wrongFormatFlag() []Row {
 	flag := func(name, format string, image Writer, found string) Row {
 		r := unread("T40 --format "+name, "format", image, fmt.Sprintf("format %q", found),
@@ -139,7 +139,7 @@ func Files() []Row {
 // luks is the start of its header: magic and version.
 const luks = "LUKS\xba\xbe\x00\x01"
 
-// luksAndOthers are images beside LUKS, which is content of disks and no format of images.
+// luksAndOthers are images beside LUKS, which is content of disks and not an image format.
 func luksAndOthers() []Row {
 	return []Row{
 		unread("T40 LUKS and a broken VHD footer", "format",
@@ -181,7 +181,7 @@ func sizes() []Row {
 	return rows
 }
 
-// cuts are a valid sparse VMDK that ends at, before and behind the border of every structure.
+// cuts are a valid sparse VMDK truncated at, before and after the border of every structure.
 func cuts() []Row {
 	v := vmdkforge.NewSparse(Disk())
 	lastGrain := int64(len(v.Bytes)) - vmdkforge.Grain
@@ -209,13 +209,13 @@ func cuts() []Row {
 			h := unread(fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), "format",
 				writeForged("disk.vmdk", v.Bytes[:n]), "vmdk ", " at 0x", "")
 			h.Says[2] = fmt.Sprintf("file of %d bytes", n)
-			if n >= v.GT+2048 { // the tables are whole, and lead after the end
+			if n >= v.GT+2048 { // the tables are whole, and point past the end
 				h.Says[2] = fmt.Sprintf("the file (%d bytes)", n)
 			}
 			if n < v.Descriptor {
 				h.Says = []string{"vmdk sparse header at 0x0", fmt.Sprintf("file size %d", n), "want at least 512"}
 			}
-			// Where the first grain is whole, inspect can report the disk and the grains that it lacks.
+			// If the first grain is whole, inspect can report the disk and the missing grains.
 			if n >= v.Grains+vmdkforge.Grain {
 				h.End = Broken
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// flatImage writes a descriptor and the flat file that it names.
+// flatImage writes a descriptor and its flat file.
 func flatImage(text string) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -34,15 +34,14 @@ func goodFlat() string { return vmdkforge.Descriptor("monolithicFlat", goodLine)
 // changed is the good descriptor with one text replaced.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
 
-// VMDK returns descriptors and hosted sparse extents with a field or name that is wrong.
+// VMDK returns descriptors and hosted sparse extents with a wrong field or name.
 func VMDK() []Row {
 	return slices.Concat(absoluteNames(), escapingNames(), selfExtents(), parents(),
 		otherLines(), bigTexts(), contradictions(), extentSums(), grainSizes(), capacities(), directories(), overlaps(),
 		entries(), twoCopies(), damaged())
 }
 
-// parents are named and cannot be parents. A refusal is exit 4, also for inspect, since the disk is not
-// complete.
+// parents are names that cannot be parents. A refusal is exit code 4, also for inspect, since the disk is not complete.
 func parents() []Row {
 	sparse := func(text string) Writer {
 		return func(t testing.TB, dir string) string {
@@ -80,7 +79,7 @@ func parents() []Row {
 	}
 }
 
-// chain writes n disks, each of which names the next as its parent, and the last the first.
+// chain writes n disks, each with the next as its parent, and the last with the first.
 func chain(n int, child func(name string) Writer) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -92,7 +91,7 @@ func chain(n int, child func(name string) Writer) Writer {
 	}
 }
 
-// otherLines are refused lines; TestDescriptorLines has those that are read.
+// otherLines are refused lines; TestDescriptorLines has accepted ones.
 func otherLines() []Row {
 	return []Row{
 		unread("T10 NOACCESS", "unsupported", flatImage(changed("RW 4096", "NOACCESS 4096")), "line 9", "NOACCESS"),
@@ -107,7 +106,7 @@ func otherLines() []Row {
 	}
 }
 
-// bigTexts are descriptors beyond the bounds.
+// bigTexts are descriptors beyond the limits.
 func bigTexts() []Row {
 	big := goodFlat() + strings.Repeat("# "+strings.Repeat("x", 1021)+"\n", 2<<10) // 2 MiB
 	line := goodFlat() + "# " + strings.Repeat("x", 1<<20-1024) + "\n"

@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
-// exfatImage is a disk with a forged exFAT whose boot region is changed, and sealed again where that is not what is
-// wrong.
+// exfatImage is a disk with a forged exFAT whose boot region is changed, with a valid checksum unless that is the
+// fault.
 func exfatImage(change func(forge.Bytes)) Writer {
 	return volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 		change(v)
@@ -60,7 +60,7 @@ func brokenExFAT() []Row {
 			"want 1.0"))
 }
 
-// superblock is one kind of volume, what it is called in messages, and where its superblock is.
+// superblock is a kind of volume, its name in messages, and the position of its superblock.
 type superblock struct {
 	what string
 	put  func(disk forge.Bytes, lba, sectors int64)
@@ -88,12 +88,12 @@ var (
 	superISO    = superblock{"iso 9660 volume descriptor", volumeforge.PutISO9660, volumeforge.ISOAt, unsealed}
 )
 
-// row changes bytes of the superblock. The message must name their place.
+// row changes bytes of the superblock. The message must contain their position.
 func (s superblock) row(name string, at int64, b []byte, says ...string) Row {
 	return s.rowElsewhere(name, at, at, b, says...)
 }
 
-// rowElsewhere is for a message about another field than the one that changes.
+// rowElsewhere is for a message about another field than the changed one.
 func (s superblock) rowElsewhere(name string, at, place int64, b []byte, says ...string) Row {
 	image := volumeImage(0x83, s.put, func(v forge.Bytes) {
 		v.Put(s.at+at, b)
@@ -110,7 +110,7 @@ func bytesOf(b byte, n int) []byte {
 	return out
 }
 
-// brokenBySize has sizes of blocks that divide by zero, shift by 255, or are not power of two.
+// brokenBySize has block sizes that divide by zero, shift by 255, or are no power of two.
 func brokenBySize() []Row {
 	return []Row{
 		superXFS.row("blocks of 0 bytes", 4, bytesOf(0, 4), "block size 0", "want a power of two"),
@@ -143,7 +143,7 @@ func brokenBySize() []Row {
 	}
 }
 
-// brokenByCount has counts of blocks that leave the partition or overflow when they become bytes.
+// brokenByCount has block counts that leave the partition or overflow in bytes.
 func brokenByCount() []Row {
 	return []Row{
 		superXFS.rowElsewhere("2^64-1 blocks", 8, 88, bytesOf(0xff, 8), "groups 1", "18446744073709551615 blocks"),
@@ -202,7 +202,7 @@ func brokenApple() []Row {
 	}
 }
 
-// brokenChecksums has one wrong bit in what only a checksum covers.
+// brokenChecksums has one wrong bit in bytes that only a checksum covers.
 func brokenChecksums() []Row {
 	row := func(s superblock, what string, bit, place int64) Row {
 		image := volumeImage(0x83, s.put, func(v forge.Bytes) { v[bit] ^= 1 })

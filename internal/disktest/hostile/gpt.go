@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// The headers of the GPT of forgedGPT, and what they say.
+// The headers of the GPT of forgedGPT, and their fields.
 const (
 	gptPrimary  = 1 * 512
 	gptBackup   = (Sectors - 1) * 512
@@ -27,7 +27,7 @@ const (
 // gptArrays are the byte offsets of the entries of both copies.
 var gptArrays = []int64{2 * 512, (Sectors - 1 - gptArray) * 512}
 
-// forgedGPT has a GPT of one partition that lies badly, but for what change does to it. Sums are right.
+// forgedGPT has a GPT with one misaligned partition, with changes. Checksums are right.
 func forgedGPT(change func(disk forge.Bytes)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -37,7 +37,7 @@ func forgedGPT(change func(disk forge.Bytes)) Writer {
 	}
 }
 
-// gptHeaders changes the headers at the given places, and corrects their sums.
+// gptHeaders changes the headers at the given positions, and updates their checksums.
 func gptHeaders(change func(header forge.Bytes), at ...int64) Writer {
 	return forgedGPT(func(disk forge.Bytes) {
 		for _, off := range at {
@@ -50,7 +50,7 @@ func gptHeaders(change func(header forge.Bytes), at ...int64) Writer {
 // BrokenHeader is a change that makes a header of a GPT invalid.
 type BrokenHeader struct {
 	Name  string
-	field string // what is said of the field
+	field string // message about the field
 	at    int64  // its byte offset in the header
 	image func(at ...int64) Writer
 }
@@ -89,7 +89,7 @@ func BrokenHeaders() (out []BrokenHeader) {
 	u32("entry size", tableforge.GPTEntrySize, 0, 16, 64, 127, 129, 192, 384, 8192, 1<<28, 1<<32-1)
 	u32("header size", tableforge.GPTHeaderSize, 0, 91, 513, 1<<32-1)
 	u64("entries LBA", tableforge.GPTEntriesLBA, "entries LBA", 0, 1, Sectors, 1<<55, 1<<63, 1<<64-1)
-	// In 32 bits these sixteen entries take no bytes.
+	// In 32 bits, these sixteen entries have a size of zero.
 	add("16 entries of 2^28 bytes", "entry size 268435456", tableforge.GPTEntrySize, func(h forge.Bytes) {
 		h.U32(tableforge.GPTNumEntries, 16)
 		h.U32(tableforge.GPTEntrySize, 1<<28)
@@ -144,7 +144,7 @@ func brokenGPTs() (out []Row) {
 			"the same as the primary"))
 }
 
-// OneGoodGPT returns disks with a GPT of which one copy is used.
+// OneGoodGPT returns disks with a GPT that has one valid copy.
 func OneGoodGPT() (out []Row) {
 	for _, b := range BrokenHeaders() {
 		out = append(out, b.Primary(), b.Backup())
@@ -176,7 +176,7 @@ func gptEntries(change func(array forge.Bytes)) Writer {
 	})
 }
 
-// gptPlace is entry i of an array with a GUID of its own.
+// gptPlace returns entry i of an array with a unique GUID.
 func gptPlace(array forge.Bytes, i int64, first, last uint64) {
 	at := i * gptEntryLen
 	copy(array[at:at+gptEntryLen], array[:gptEntryLen])
@@ -185,7 +185,7 @@ func gptPlace(array forge.Bytes, i int64, first, last uint64) {
 	array.U64(at+40, last)
 }
 
-// brokenGPTEntries have a second entry that cannot be: the rest of the table is reported.
+// brokenGPTEntries have an invalid second entry: the rest of the table is reported.
 func brokenGPTEntries() []Row {
 	row := func(name string, field int64, change func(array forge.Bytes), says ...string) Row {
 		where := fmt.Sprintf("gpt entry at %#x", gptArrays[0]+gptEntryLen+field)
@@ -219,7 +219,7 @@ func brokenGPTEntries() []Row {
 	}
 }
 
-// OddGPTs returns disks with a GPT that looks odd and is allowed.
+// OddGPTs returns disks with a GPT that is unusual but valid.
 func OddGPTs() []Row {
 	both := func(change func(h forge.Bytes)) Writer { return gptHeaders(change, gptPrimary, gptBackup) }
 	return []Row{

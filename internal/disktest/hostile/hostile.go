@@ -1,7 +1,7 @@
 //go:build linux || windows
 
-// Package hostile has images from strangers: each is valid but for what its row names, and has what its reader says to
-// that. They are forged without the decoders. T numbers are those of the threat list.
+// Package hostile has untrusted images: each is valid except for the fault in its row, with the expected message. They
+// are forged without the decoders. T numbers are those of the threat list.
 package hostile
 
 import (
@@ -22,30 +22,30 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// End is what becomes of an image.
+// End is the expected result of an image.
 type End int
 
 // Ends.
 const (
 	Unread  End = iota // it cannot be read
-	Refused            // a refusal: what it names is missing
-	Broken             // what can be read is reported, with the error; a copy fails
-	Kept               // it is reported, and no copy is made
-	Sound              // it is odd, and moves
+	Refused            // a refusal: a referenced file is missing
+	Broken             // the readable part is reported, with the error; a copy fails
+	Kept               // it is reported, and cannot be copied
+	Sound              // it is unusual, and moves
 )
 
 // Writer writes an image into a folder and returns its path.
 type Writer func(t testing.TB, dir string) string
 
-// Row is an image and its end.
+// Row is an image and its expected result.
 type Row struct {
 	Name   string
 	Write  Writer
-	Format string // with which it is opened; empty: that of its content
+	Format string // format to open it with; empty: detect
 	End    End
 	Code   string   // of the JSON error
 	Says   []string // all in the error, and in one finding of a report
-	Finds  []string // in a finding, if that says other things than the error
+	Finds  []string // in a finding, if that differs from the error
 	Kind   string   // of its volume, if it is sound
 }
 
@@ -80,11 +80,11 @@ var classes = map[string]error{
 	"reference": ondisk.ErrReference, "busy": ondisk.ErrBusy, "io": os.ErrNotExist,
 }
 
-// most bounds the bytes that one image may have its reader allocate in all.
+// most limits the bytes that a reader may allocate for one image.
 const most = 96 << 20
 
-// Check writes each image and requires its end of a reader, which finds issues or fails. A row takes no more time than
-// a fuzzer allows, and less memory than most.
+// Check writes each image and requires the expected result of a reader, which finds issues or fails. A row takes no
+// more time than in a fuzzer, and less memory than most.
 func Check(t *testing.T, rows []Row, read func(t *testing.T, path, format string) ([]ondisk.Issue, error)) {
 	t.Helper()
 	for _, r := range rows {
@@ -143,7 +143,7 @@ func (r Row) requireText(t *testing.T, text string) {
 	}
 }
 
-// Found reports whether a finding says everything.
+// Found reports whether one finding contains all texts.
 func (r Row) Found(text string) bool {
 	parts := r.Says
 	if r.Finds != nil {
@@ -152,7 +152,7 @@ func (r Row) Found(text string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
-// Sectors is the size of the disk that most images hold: one partition at LBA 63, of an unknown kind.
+// Sectors is the size of the disk in most images: one partition at LBA 63, of an unknown kind.
 const Sectors = 4096
 
 // Disk returns that disk.
@@ -164,7 +164,7 @@ func Disk() forge.Bytes {
 	return disk
 }
 
-// writeText makes a text file, such as a descriptor, the image.
+// writeText writes a text file, such as a descriptor, as the image.
 func writeText(name, text string) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -174,7 +174,7 @@ func writeText(name, text string) Writer {
 	}
 }
 
-// writeForged makes a forged image the file.
+// writeForged writes a forged image to the file.
 func writeForged(name string, image forge.Bytes) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nodes returns descriptors whose extent is a link, or no regular file.
+// Nodes returns descriptors whose extent is a link, or not a regular file.
 func Nodes() []Row { return slices.Concat(linkedExtents(), oddExtents()) }
 
-// linkedExtents are links: a link is refused wherever it leads.
+// linkedExtents are links: a link is refused regardless of its target.
 func linkedExtents() []Row {
 	link := func(to string) Writer {
 		return func(t testing.TB, dir string) string {
@@ -59,7 +59,7 @@ func oddExtents() []Row {
 	return out
 }
 
-// listenAt leaves a socket behind.
+// listenAt leaves a socket file.
 func listenAt(path string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

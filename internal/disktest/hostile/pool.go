@@ -15,12 +15,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// Pools returns disks with a header of a pool that is broken, keeps it from moving, or is odd and sound.
+// Pools returns disks with a pool header that is broken, prevents a move, or is unusual but sound.
 func Pools() []Row {
 	return slices.Concat(brokenLVM(), brokenMD(), brokenLUKS(), brokenOtherPools(), refusedPools(), oddPools())
 }
 
-// poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
+// poolImage is a disk with one partition at LBA 63, filled by put. Offsets of put are relative to the partition.
 func poolImage(kind byte, size int64, put func(v forge.Bytes)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -32,7 +32,7 @@ func poolImage(kind byte, size int64, put func(v forge.Bytes)) Writer {
 
 const poolSize = 4 << 20
 
-// lvmImage, md1Image and the others are good but for what change does; checksums are put right after it.
+// lvmImage, md1Image and the others are valid except for change; checksums are updated after it.
 func lvmImage(change func(forge.Bytes)) Writer {
 	return poolImage(0x8e, poolSize, func(v forge.Bytes) {
 		poolforge.PutLVM(v, poolforge.LVMText, 512)
@@ -61,7 +61,7 @@ func bcacheImage(change func(forge.Bytes)) Writer {
 	})
 }
 
-// luks2Image has two headers of 4 MiB, the largest there are, with the same text.
+// luks2Image has two headers of 4 MiB, the maximum size, with the same text.
 func luks2Image(text string) Writer {
 	return poolImage(0x83, 16<<20, func(v forge.Bytes) { poolforge.PutLUKS2(v, text, 4<<20) })
 }
@@ -230,7 +230,7 @@ func refusedPools() []Row {
 	}
 }
 
-// oddPools move as opaque bytes. No key is derived, whatever the count of iterations.
+// oddPools move as opaque bytes. No key is derived, for any number of iterations.
 func oddPools() []Row {
 	group := func(body string) Writer { return lvmTextImage("g { extent_size = 128 " + body + " }") }
 	var volumes strings.Builder

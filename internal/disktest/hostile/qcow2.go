@@ -20,7 +20,7 @@ import (
 
 const qcow2Bits = 16
 
-// qcow2Image is a valid qcow2 with one thing changed.
+// qcow2Image is a valid qcow2 with one change.
 func qcow2Image(change func(q *qcow2forge.File)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -34,13 +34,13 @@ func qcow2Case(name, code string, change func(q *qcow2forge.File), says ...strin
 	return unread(name, code, qcow2Image(change), says...)
 }
 
-// Qcow2 returns images whose references, headers, tables or packed clusters are wrong.
+// Qcow2 returns images with wrong references, headers, tables or compressed clusters.
 func Qcow2() []Row {
 	return slices.Concat(qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(),
 		qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(), qcow2Floods())
 }
 
-// qcow2References name other files.
+// qcow2References refer to other files.
 func qcow2References() []Row {
 	dataFile := func(q *qcow2forge.File) {
 		q.BE64(qcow2forge.Incompatible, 4)
@@ -76,7 +76,7 @@ func qcow2References() []Row {
 	}
 }
 
-// qcow2Names are names that lead out of the folder.
+// qcow2Names are names outside the folder.
 func qcow2Names() []Row {
 	var out []Row
 	for _, name := range []string{
@@ -137,7 +137,7 @@ func qcow2Numbers() []Row {
 	)
 }
 
-// qcow2Tables are places that no table can have.
+// qcow2Tables are impossible table offsets.
 func qcow2Tables() []Row {
 	var out []Row
 	for _, n := range []uint64{0, 512, 3<<16 + 512, 1 << 40, 1<<64 - 1<<16} {
@@ -163,7 +163,7 @@ func qcow2Tables() []Row {
 	)
 }
 
-// hugeL1 is an image whose L1 table fits into its file, which is a hole.
+// hugeL1 is an image whose L1 table is within its file, in a hole.
 func hugeL1(t testing.TB, dir string) string {
 	t.Helper()
 	path := qcow2Image(func(q *qcow2forge.File) { q.BE32(qcow2forge.L1Size, 1<<24) })(t, dir)
@@ -171,7 +171,7 @@ func hugeL1(t testing.TB, dir string) string {
 	return path
 }
 
-// garbageL1 is an image whose L1 table of 32 MiB is garbage after its first entry, and one whose 32 MiB lead to one L2
+// garbageL1 is an image whose L1 table of 32 MiB is garbage after its first entry, and one whose 32 MiB point to one L2
 // table.
 func garbageL1(entry uint64) Writer {
 	return func(t testing.TB, dir string) string {
@@ -314,7 +314,7 @@ func qcow2Entries() []Row {
 	}
 }
 
-// deflated and zstandard pack b as QEMU's two compression types do.
+// deflated and zstandard compress b with QEMU's two compression types.
 func deflated(b []byte) []byte {
 	var out bytes.Buffer
 	w, err := flate.NewWriter(&out, 9)
@@ -338,7 +338,7 @@ func zstandard(b []byte) []byte {
 	return w.EncodeAll(b, nil)
 }
 
-// qcow2Packed are descriptors that lead nowhere.
+// qcow2Packed are compressed cluster descriptors with invalid targets.
 func qcow2Packed() []Row {
 	packed := func(name string, change func(q *qcow2forge.File), says ...string) Row {
 		h := qcow2Case("T39 "+name, "format", change, append(says, "1 invalid entries in L1 and L2 tables",

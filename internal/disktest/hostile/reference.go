@@ -55,11 +55,11 @@ func escapingNames() []Row {
 		unread("T02 name that is no UTF-8", "io", writeText("disk.vmdk", flatOf("x\xffy")), "line 9", `"x\xffy"`,
 			"no such file"),
 		unread("T02 no name at all", "reference", writeText("disk.vmdk", noName), "line 9", `file name "" is empty`),
-		// The name is never reached: a zero byte ends nothing in a text, so the text is malformed.
+		// The name is never used: a zero byte does not end a text, so the text is malformed.
 		unread("T02 name with a zero byte", "format", writeText("disk.vmdk", flatOf("x\x00y")), "no zero byte"))
 }
 
-// selfExtents are descriptors that lead to descriptors.
+// selfExtents are descriptors that refer to descriptors.
 func selfExtents() []Row {
 	self := func(createType, kind, name string) string {
 		return vmdkforge.Descriptor(createType, fmt.Sprintf(`RW 2048 %s "%s"`, kind, name))
@@ -89,7 +89,7 @@ func selfExtents() []Row {
 	)
 }
 
-// fanOut returns twelve files of ten sparse extents, each of which names the next file.
+// fanOut returns twelve files of ten sparse extents, each of which refers to the next file.
 func fanOut(createType, says string) Row {
 	return unread("T07 fan-out, "+createType, "format", func(t testing.TB, dir string) string {
 		t.Helper()

@@ -9,10 +9,10 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// labelAt is where a disklabel or a VTOC of the volume of these tests stands, from the start of its partition.
+// labelAt is the offset of a disklabel or a VTOC in a partition of these tests.
 const labelAt = 512
 
-// sliced is a disk with one partition that a label divides. Offsets of change count from the label.
+// sliced is a disk with one partition divided by a label. Offsets of change are relative to the label.
 func sliced(kind byte, put func(disk forge.Bytes), change func(label forge.Bytes)) Writer {
 	return writeForged("disk.raw", volumeDisk(kind, func(disk forge.Bytes) {
 		put(disk)
@@ -61,7 +61,7 @@ func brokenDisklabels() []Row {
 			"slice a of the disklabel", "is not inside"))
 	}
 	return append(out, kept("T66 sectors of 4096 bytes", "unsupported",
-		sliced(0xa5, putFreeBSD, func(l forge.Bytes) { // c passes the slice
+		sliced(0xa5, putFreeBSD, func(l forge.Bytes) { // c exceeds the slice
 			l.U32(tableforge.BSDSectorSize, 4096)
 			tableforge.SealDisklabel(l)
 		}), "0xa5", "disklabel whose offsets are absolute"), kept("T66 offsets of 48 bits", "unsupported",

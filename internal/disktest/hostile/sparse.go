@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// sparseImage is a valid sparse disk with one thing changed.
+// sparseImage is a valid sparse disk with one change.
 func sparseImage(change func(v *vmdkforge.Sparse)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -21,7 +21,7 @@ func sparseImage(change func(v *vmdkforge.Sparse)) Writer {
 	}
 }
 
-// sparseOf is sparseImage of a larger disk, which has two grain tables.
+// sparseOf is sparseImage of a larger disk with two grain tables.
 func sparseOf2Tables(change func(v *vmdkforge.Sparse)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -54,7 +54,7 @@ func grainSizes() []Row {
 	return out
 }
 
-// capacities are the refused ones.
+// capacities are refused capacities.
 func capacities() []Row {
 	want := "want 1 to 18014398509481983 sectors"
 	tooBig := []string{"at 0x30", "redundant grain directory offset 21", "bytes fit into the file of"}
@@ -68,7 +68,7 @@ func capacities() []Row {
 		field64("T16 capacity 2^64-1", vmdkforge.Capacity, 1<<64-1, "at 0xc", "capacity 18446744073709551615", want),
 		field64("T16 capacity 2^63", vmdkforge.Capacity, 1<<63, "at 0xc", "capacity 9223372036854775808", want),
 		field64("T16 capacity of 2^63 bytes", vmdkforge.Capacity, 1<<54, "at 0xc", "capacity 18014398509481984", want),
-		// The directory of 64 TiB has 8 MiB, which the file does not have.
+		// The directory of 64 TiB has 8 MiB, more than the file.
 		field64("T16 64 TiB in a small file", vmdkforge.Capacity, 1<<37, append(tooBig, "8388608 bytes")...),
 		unread("T16 capacity other than the extent's", "format",
 			sparseImage(func(s *vmdkforge.Sparse) { s.U64(vmdkforge.Capacity, 4097) }), other...),
@@ -95,13 +95,13 @@ func directories() []Row {
 			"want a place apart from the descriptor"),
 		field64("T18 descriptorOffset beyond the file", vmdkforge.DescriptorOffset, 1<<40, "at 0x1c",
 			"descriptor offset 1099511627776", "bytes fit into the file"),
-		// All ones are the mark of a file of compressed grains, which this is not.
+		// All ones mean a file of compressed grains, which this is not.
 		unread("T18 gdOffset 2^64-1", "format", sparseImage(func(v *vmdkforge.Sparse) { v.U64(gd, 1<<64-1) }),
 			"at 0x38", "only a file of compressed grains"),
 	}
 }
 
-// overlaps are places used twice: inspect reports all of them, a copy fails.
+// overlaps are doubly used places: inspect reports all of them, a copy fails.
 func overlaps() []Row {
 	secondTable := func(at func(v *vmdkforge.Sparse) int64) func(v *vmdkforge.Sparse) {
 		return func(v *vmdkforge.Sparse) { v.U32(v.GD+4, uint32(at(v)/512)) }
@@ -134,8 +134,8 @@ func overlaps() []Row {
 	}
 }
 
-// manyEntries is a disk of 64 TiB whose directory, 8 MiB long, names one and the same table, full of entries, all over:
-// 2^30 grains to look at for a program that does not see it.
+// manyEntries is a disk of 64 TiB whose directory of 8 MiB refers to one full table in every entry: 2^30 grains for a
+// program that does not notice.
 func manyEntries(t testing.TB, dir string) string {
 	t.Helper()
 	v := vmdkforge.NewSparse(Disk())
@@ -152,7 +152,7 @@ func manyEntries(t testing.TB, dir string) string {
 	return writeForged("disk.vmdk", v.Bytes)(t, dir)
 }
 
-// giant makes a disk of 64 TiB of v, whose one directory lies at a byte of the file.
+// giant turns v into a disk of 64 TiB whose only directory is at the given byte.
 func giant(v *vmdkforge.Sparse, gd int) {
 	v.U32(vmdkforge.Flags, 1)
 	v.U64(vmdkforge.RGDOffset, 0)
@@ -161,7 +161,7 @@ func giant(v *vmdkforge.Sparse, gd int) {
 	v.SetDescriptor(vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, int64(1)<<37)))
 }
 
-// entries are damaged single entries. Damage where sector 0 lies leaves nothing to report.
+// entries are damaged single entries. Damage at sector 0 leaves nothing to report.
 func entries() []Row {
 	set := func(i int64, sector uint32) Writer {
 		return sparseImage(func(v *vmdkforge.Sparse) { v.SetGrain(i, sector) })
@@ -182,8 +182,7 @@ func entries() []Row {
 	}
 }
 
-// twoCopies are directories that differ. inspect only reports it; a copy would have to choose, and leaves that to the
-// user.
+// twoCopies are different directories. inspect only reports it; a copy would have to choose, and is refused.
 func twoCopies() []Row {
 	refused := func(name string, change func(v *vmdkforge.Sparse), says ...string) Row {
 		return kept("T20 "+name, "format", sparseImage(change),
@@ -199,7 +198,7 @@ func twoCopies() []Row {
 	}
 }
 
-// damaged are marks of an image that was not closed.
+// damaged are flags of an image that was not closed.
 func damaged() []Row {
 	unclean := sparseImage(func(v *vmdkforge.Sparse) { v.U8(vmdkforge.UncleanShutdown, 1) })
 	var out []Row

@@ -11,13 +11,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// Tables returns disks with a broken table, or one that keeps them from moving.
+// Tables returns disks with a broken table, or one that prevents moves.
 func Tables() []Row {
 	return slices.Concat(brokenEntries(), refusedTables(), loops(), chainsOutside(), brokenGPTs(), brokenGPTEntries(),
 		brokenDisklabels(), brokenVTOCs())
 }
 
-// slot makes the rows below short.
+// slot shortens the rows below.
 func slot(kind byte, start, sectors uint32) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
@@ -64,7 +64,7 @@ func brokenEntries() []Row {
 	}
 }
 
-// twoExtended is sound but for the second extended partition.
+// twoExtended is sound except for the second extended partition.
 func twoExtended(t testing.TB, dir string) string {
 	t.Helper()
 	disk := tableforge.NewMBR(Sectors, slot(0x05, 63, 100), slot(0x05, 200, 100))
@@ -73,7 +73,7 @@ func twoExtended(t testing.TB, dir string) string {
 	return writeForged("disk.raw", disk)(t, dir)
 }
 
-// refusedTables are disks that are sound and cannot be moved safely: exit 4.
+// refusedTables are sound disks that cannot be moved safely: exit code 4.
 func refusedTables() []Row {
 	ldm := writeForged("disk.raw", tableforge.NewMBR(Sectors, slot(0x42, 63, 1000)))
 	hybrid := tableforge.NewGPT(512, Sectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
@@ -92,7 +92,7 @@ func refusedTables() []Row {
 	}
 }
 
-// extendedDisk has a primary partition, and an extended one from LBA 63 on, whose records the caller writes.
+// extendedDisk has a primary partition, and an extended one at LBA 63, whose records the caller writes.
 func extendedDisk(sectors int, records func(disk forge.Bytes)) Writer {
 	disk := tableforge.NewMBR(sectors, slot(0x05, 63, uint32(sectors)-63))
 	records(disk)
@@ -101,7 +101,7 @@ func extendedDisk(sectors int, records func(disk forge.Bytes)) Writer {
 
 var noLink = tableforge.Slot{}
 
-// loops are chains of logical partitions that come back or do not end.
+// loops are chains of logical partitions that loop or do not end.
 func loops() []Row {
 	logical := slot(0x83, 1, 1)
 	long := func(n int) Writer {
@@ -127,7 +127,7 @@ func loops() []Row {
 		tableforge.PutEBR(disk, 163, logical, slot(0x05, 200, 100))
 		tableforge.PutEBR(disk, 263, logical, slot(0x05, 100, 100))
 	})
-	// The field that is wrong is the start in the second entry of the last record.
+	// The wrong field is the start in the second entry of the last record.
 	back := func(lba, from int) []string {
 		return []string{fmt.Sprintf("ebr at %#x", from*512+462+8), fmt.Sprintf("the chain returns to LBA %d", lba)}
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 )
 
-// vhdDisk is the disk of the other hostile cases as a dynamic VHD of one block, with one thing changed.
+// vhdDisk is the common disk as a dynamic VHD of one block, with one change.
 func vhdDisk(change func(v *vhdforge.File)) Writer {
 	return vhdOf(func() *vhdforge.File { return vhdforge.New(Disk(), vhdforge.Layout{ID: 5}) }, change)
 }
 
-// fixedVHD is the same as a fixed one.
+// fixedVHD is the common disk as a fixed VHD.
 func fixedVHD(change func(v *vhdforge.File)) Writer {
 	return vhdOf(func() *vhdforge.File { return vhdforge.NewFixed(Disk()) }, change)
 }
@@ -36,12 +36,12 @@ func vhdOf(forged func() *vhdforge.File, change func(v *vhdforge.File)) Writer {
 	}
 }
 
-// VHD returns images whose footers, headers, tables or parents are wrong.
+// VHD returns images with wrong footers, headers, tables or parents.
 func VHD() []Row {
 	return slices.Concat(vhdFooters(), vhdSizes(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents())
 }
 
-// vhdFooters are those that no disk can be read from.
+// vhdFooters are footers with which no disk can be read.
 func vhdFooters() []Row {
 	var out []Row
 	foot := func(name, code string, set func(v *vhdforge.File, off int64), says ...string) {
@@ -81,7 +81,7 @@ func vhdFooters() []Row {
 	return out
 }
 
-// vhdSizes are sizes that a disk can have, and not this one.
+// vhdSizes are possible sizes that this disk does not have.
 func vhdSizes() []Row {
 	row := func(name string, n uint64, image func(func(v *vhdforge.File)) Writer, says ...string) Row {
 		return unread("T29 "+name, "format", image(func(v *vhdforge.File) {
@@ -99,7 +99,7 @@ func vhdSizes() []Row {
 	}
 }
 
-// vhdMarks are footers that can be read: the disk is shown, a copy is refused.
+// vhdMarks are readable footers: the disk is shown, a copy is refused.
 func vhdMarks() []Row {
 	saved := func(v *vhdforge.File) { v.Foot(func(off int64) { v.U8(off+vhdforge.SavedState, 1) }) }
 	return []Row{
@@ -162,7 +162,7 @@ func vhdHeaders() []Row {
 			"vhd dynamic header at 0x224", "checksum 0x"))
 }
 
-// vhdEntries are tables with an entry that leads nowhere, of the second of two blocks.
+// vhdEntries are tables with an invalid entry for the second of two blocks.
 func vhdEntries() []Row {
 	entry := func(name string, at func(v *vhdforge.File) int64, says ...string) Row {
 		return broken("T30 entry at "+name, "format",
@@ -189,8 +189,8 @@ func vhdEntries() []Row {
 	}
 }
 
-// vhdParents are differencing disks. The names lead nowhere, and a child is not a disk without its parent; qemu-img
-// reads it as a whole one.
+// vhdParents are differencing disks. The parent names lead nowhere, and a child is not a disk without its parent;
+// qemu-img reads it as a whole one.
 func vhdParents() []Row {
 	child := func(name, parent string, change func(v *vhdforge.File), says string) Row {
 		return refused("T31 "+name, vhdOf(func() *vhdforge.File {

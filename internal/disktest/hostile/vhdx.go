@@ -11,8 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 )
 
-// vhdxDisk is the disk of the other hostile cases as a dynamic VHDX, with one thing changed and the checksums right
-// again.
+// vhdxDisk is the common disk as a dynamic VHDX, with one change and valid checksums.
 func vhdxDisk(change func(v *vhdxforge.File)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -23,7 +22,7 @@ func vhdxDisk(change func(v *vhdxforge.File)) Writer {
 	}
 }
 
-// spoiled is vhdxDisk whose change is made behind the checksums.
+// spoiled is vhdxDisk with a change that does not update the checksums.
 func spoiled(change func(v *vhdxforge.File)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -42,7 +41,7 @@ func both(at int64, set func(v *vhdxforge.File, at int64)) func(v *vhdxforge.Fil
 	}
 }
 
-// VHDX returns images whose headers, logs, regions, tables or parents are wrong.
+// VHDX returns images with wrong headers, logs, regions, tables or parents.
 func VHDX() []Row {
 	return slices.Concat(vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks())
 }

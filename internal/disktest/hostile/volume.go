@@ -13,27 +13,27 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
-// Volumes returns disks with a volume that is broken, or odd and sound.
+// Volumes returns disks with a volume that is broken, or unusual but sound.
 func Volumes() []Row {
 	return slices.Concat(brokenNTFS(), brokenExt(), brokenFAT(), brokenExFAT(), brokenBySize(), brokenByCount(),
 		brokenApple(), brokenChecksums(), oddVolumes())
 }
 
-// A partition with a forged volume: at LBA 63, so that it has to move. FAT16 needs some 4100 clusters.
+// A partition with a forged volume, at LBA 63, so that it has to move. FAT16 needs some 4100 clusters.
 const (
 	volumeStart   = 63
 	volumeSectors = 6000
 	volumeAt      = volumeStart * 512
 )
 
-// volumeDisk is a disk with one partition, whose volume the caller puts there and changes.
+// volumeDisk is a disk with one partition, whose volume the caller writes and changes.
 func volumeDisk(kind byte, put func(disk forge.Bytes)) forge.Bytes {
 	disk := tableforge.NewMBR(8192, slot(kind, volumeStart, volumeSectors))
 	put(disk)
 	return disk
 }
 
-// volumeImage is volumeDisk as an image. Offsets of change count from the volume.
+// volumeImage is volumeDisk as an image. Offsets of change are relative to the volume.
 func volumeImage(kind byte, put func(disk forge.Bytes, lba, sectors int64), change func(volume forge.Bytes)) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -48,7 +48,7 @@ func ntfsImage(change func(forge.Bytes)) Writer {
 	return volumeImage(0x07, fsforge.PutNTFS, change)
 }
 
-// fatImage is a FAT16 with two reserved sectors, so that its data lie off 4 KiB, unlike behind one.
+// fatImage is a FAT16 with two reserved sectors, so that its data are off 4 KiB, unlike with one.
 func fatImage(change func(forge.Bytes)) Writer {
 	return volumeImage(0x06, fsforge.PutFAT16, func(v forge.Bytes) {
 		v.U16(fsforge.BootReserved, 2)
@@ -98,8 +98,7 @@ func brokenNTFS() []Row {
 			func(v forge.Bytes) { v.U64(fsforge.NTFSTotal, n) },
 			fmt.Sprintf("total sectors %d", n), "want 1 to 6000, the size of the partition"))
 	}
-	// A stored start that is not the partition's is not a damage: the issue has it refused, since its meaning is not
-	// known.
+	// A stored start other than the partition's is no damage: the issue is refused, since its meaning is unknown.
 	for _, n := range []uint32{1, 64, 2048, 1<<32 - 1} {
 		out = append(out, kept(fmt.Sprintf("T55 %d hidden sectors", n), "unsupported",
 			ntfsImage(func(v forge.Bytes) { v.U32(fsforge.BootHidden, n) }), "ntfs hidden sectors at 0x7e1c",
@@ -126,7 +125,7 @@ func brokenExt() []Row {
 	}
 	for _, n := range []uint16{0, 63, 2048} {
 		out = append(out, row(fmt.Sprintf("descriptor size %d", n), fsforge.ExtDescSize, func(s forge.Bytes) {
-			s.U32(fsforge.ExtIncompat, 0x82) // with 64-bit block numbers, where the field counts
+			s.U32(fsforge.ExtIncompat, 0x82) // with 64-bit block numbers, for which the field counts
 			s.U16(fsforge.ExtDescSize, n)
 		}, fmt.Sprintf("group descriptor size %d", n), "want a power of two from 32 to 1024"))
 	}
@@ -168,7 +167,7 @@ func brokenFAT() []Row {
 			fmt.Sprintf("number of FATs %d", n), "want 1 to 4"))
 	}
 	for _, n := range []uint32{volumeSectors + 1, 1<<32 - 1} {
-		// Sound but for the end, like an image that was cut: a move would make the loss final.
+		// Sound except for the end, like a truncated image: a move would make the loss final.
 		out = append(out, broken(fmt.Sprintf("T62 %d sectors in total", n), "format",
 			fatImage(func(v forge.Bytes) { v.U32(fsforge.BootSectors32, n) }),
 			fmt.Sprintf("the fat16 has %d bytes by its own structures", int64(n)*512), "the partition has 3072000"))
@@ -178,7 +177,7 @@ func brokenFAT() []Row {
 			"total sectors 0", "want 1 to 6000"),
 		row("FAT of 4000 sectors", fsforge.BootFATSize, func(v forge.Bytes) { v.U16(fsforge.BootFATSize, 4000) },
 			"FAT size 4000", "want less"),
-		// Without a size here it is that of FAT32 which counts, behind the common fields.
+		// Without a size here, that of FAT32 counts, after the common fields.
 		row("FAT of 0 sectors", 0x24, func(v forge.Bytes) { v.U16(fsforge.BootFATSize, 0) }, "FAT size", "want less"),
 		row("FAT32 of 0 sectors", 0x24, func(v forge.Bytes) { v.U16(fsforge.BootFATSize, 0); v.U32(0x24, 0) },
 			"FAT size 0", "want 1 or more"))
@@ -186,8 +185,8 @@ func brokenFAT() []Row {
 		func(v forge.Bytes) { v.U16(fsforge.BootReserved, 0) }, "reserved sectors 0", "want 1 or more"))
 }
 
-// oddVolumes look odd and move: nothing in an ext file system depends on its place, so neither an unknown feature nor a
-// journal that was not replayed keeps it.
+// oddVolumes are unusual and move: nothing in an ext file system depends on its position, so neither an unknown feature
+// nor an unreplayed journal prevents it.
 func oddVolumes() []Row {
 	big := func(disk forge.Bytes, lba, sectors int64) {
 		fsforge.PutNTFS(disk, lba, sectors)

@@ -19,8 +19,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// esxi is the descriptor of an ESXi disk with all that a copy must keep or change; the two ddb lines that no
-// specification lists stand for what we do not know.
+// esxi is the descriptor of an ESXi disk with everything that a copy must keep or change; the two ddb lines outside the
+// specification represent unknown lines.
 const esxi = `# Disk DescriptorFile
 version=3
 encoding="UTF-8"
@@ -72,7 +72,7 @@ func edited(t *testing.T, text string) string {
 	return copied(t, text, "seed")
 }
 
-// What a copy changes, line by line; every other line stays unchanged, in its place.
+// Changed lines of a copy, one by one; every other line stays unchanged, in its place.
 func TestCopyOfADescriptor(t *testing.T) {
 	got := strings.Split(edited(t, esxi), "\n")
 	var want []string
@@ -97,7 +97,7 @@ func TestCopyOfADescriptor(t *testing.T) {
 	}
 }
 
-// A copy is in UTF-8, as the names of its extents are, whatever its source is in.
+// A copy is in UTF-8, like the names of its extents, for any encoding of its source.
 func TestCopyInUTF8(t *testing.T) {
 	for name, tc := range map[string]struct{ encoding, comment, want string }{
 		"windows-1252": {"windows-1252", "B\xfcro \x80", "Büro €"},
@@ -115,7 +115,7 @@ func TestCopyInUTF8(t *testing.T) {
 	}
 }
 
-// What changes in its place keeps its text byte for byte, and its names.
+// A move in place keeps the text byte for byte except for its changes, and the names.
 func TestOtherCharsetsInPlace(t *testing.T) {
 	text := strings.NewReplacer(`"UTF-8"`, `"windows-1252"`, "old-flat", "B\xfcro-flat").Replace(esxi)
 	resized := string(parsed(t, text).resized(newSize, driver.Geometry{}))
@@ -126,7 +126,7 @@ func TestOtherCharsetsInPlace(t *testing.T) {
 	require.ErrorContains(t, err, `"Büro-flat.vmdk" is in the encoding windows-1252`)
 }
 
-// The content is another, so its identifiers are too, in the form that they had.
+// The content is new, so its identifiers are too, in the old format.
 func TestIdentityOfACopy(t *testing.T) {
 	text := edited(t, esxi)
 	value := func(pattern string) string {
@@ -144,8 +144,8 @@ func TestIdentityOfACopy(t *testing.T) {
 	require.Contains(t, text, "parentCID=ffffffff")
 }
 
-// VirtualBox refuses a second image of one UUID, and a complete image has no parent. The lines have the form that
-// VirtualBox writes.
+// VirtualBox refuses a second image with the same UUID, and a complete image has no parent. The lines are in
+// VirtualBox's format.
 func TestIdentityForVirtualBox(t *testing.T) {
 	const old, none = "6f9a4e0c-52c1-4f31-9c2c-0f2d0c9d1a11", "00000000-0000-0000-0000-000000000000"
 	lines := func(image, modification, parent string) string {
@@ -175,7 +175,7 @@ func TestIdentityForVirtualBox(t *testing.T) {
 	require.Equal(t, []string{old, old, none, none}, uuids(same), "the same disk, in its place")
 }
 
-// The same job gives the same identity, another one another.
+// The same job gives the same identity, another one a different one.
 func TestIdentityFollowsFromTheJob(t *testing.T) {
 	cid := func(text, seed string) string {
 		d := parsed(t, copied(t, text, seed))
@@ -194,7 +194,7 @@ func TestLineEndsAreKept(t *testing.T) {
 	require.Equal(t, strings.Count(crlf, "\n"), strings.Count(crlf, "\r\n"), "every line ends in CRLF")
 	require.Greater(t, strings.Count(crlf, "\r\n"), 20)
 	require.True(t, strings.HasSuffix(crlf, "\r\n"))
-	// The CID follows from the source's lines without their ends.
+	// The CID depends on the source's lines without line ends.
 	require.Equal(t, edited(t, esxi), strings.ReplaceAll(crlf, "\r\n", "\n"))
 	require.NotContains(t, edited(t, esxi), "\r")
 }
@@ -224,7 +224,7 @@ func TestCylinders(t *testing.T) {
 	}
 }
 
-// Seen: qemu-img 7.2 counts an extent twice that stands behind a blank line.
+// Observed: qemu-img 7.2 counts an extent after a blank line twice.
 func TestNoBlankLineInFrontOfAnExtent(t *testing.T) {
 	text := strings.Replace(esxi, "# Extent description\n", "", 1)
 	require.Contains(t, text, "\n\nRW ")
@@ -233,7 +233,7 @@ func TestNoBlankLineInFrontOfAnExtent(t *testing.T) {
 	require.Equal(t, 1, strings.Count(edited(t, esxi), "# Extent description"))
 }
 
-// Several extents become the one of the copy, where the first of them stood.
+// Several extents become one in the copy, in the place of the first.
 func TestExtentsBecomeOne(t *testing.T) {
 	text := strings.Replace(esxi, `RW 16777216 VMFS "old-flat.vmdk"`,
 		"RW 63 FLAT \"head.vmdk\" 0\nRW 16777152 FLAT \"old-flat.vmdk\" 63\nRW 1 ZERO", 1)
@@ -253,7 +253,7 @@ func TestUUIDsOfOtherForms(t *testing.T) {
 	}
 }
 
-// A source that was no VMDK gets a descriptor that qemu-img and our own reader take.
+// A source of another format gets a descriptor that qemu-img and our own reader accept.
 func TestPlainDescriptor(t *testing.T) {
 	text := string(plainDescriptor(driver.Geometry{}).copyFor(monolithicSparse, 10<<30,
 		[]string{`RW 20971520 SPARSE "x.vmdk"`}, nil, driver.Geometry{}))
@@ -273,7 +273,7 @@ func TestPlainDescriptor(t *testing.T) {
 	}
 }
 
-// A descriptor without identifiers is read, and its copy has them; one without parentCID gets a warning.
+// A descriptor without identifiers can be read, and its copy has them; without parentCID there is a warning.
 func TestDescriptorsWithoutIdentifiers(t *testing.T) {
 	for name, gone := range map[string][]string{
 		"no CID": {"CID=a1b2c3d4\n"}, "no parentCID": {"parentCID=ffffffff\n"}, "neither": {
@@ -387,8 +387,8 @@ func TestViewed(t *testing.T) {
 		2)
 }
 
-// A descriptor of 4096 extents is opened, and each of its files once. A disk that is malformed whatever its extents
-// hold is refused before they are looked for.
+// A descriptor of 4096 extents is opened, with each of its files once. A disk that is malformed regardless of its
+// extents is refused before they are searched.
 func TestExtentsOpenTheirFilesOnce(t *testing.T) {
 	for kind, c := range map[string]struct {
 		line   string
@@ -419,8 +419,8 @@ func TestExtentsOpenTheirFilesOnce(t *testing.T) {
 	}
 }
 
-// The geometry that a BIOS reports stays that of the source, over the new size, or becomes that by which the disk
-// boots. Where the lines do it already, none is added.
+// The geometry for the BIOS stays that of the source, over the new size, or becomes the one by which the disk boots. If
+// the lines are right already, none is added.
 func TestGeometryForABIOS(t *testing.T) {
 	chs := func(h, s int64) driver.Geometry { return driver.Geometry{Heads: h, Sectors: s} }
 	lines := func(adapter, disk, bios string) *descriptor {
@@ -496,7 +496,7 @@ func TestGeometryForABIOS(t *testing.T) {
 	}
 }
 
-// A disk that changes in its place keeps the geometry for its BIOS too.
+// A disk that is moved in place keeps the geometry for its BIOS too.
 func TestGeometryInPlace(t *testing.T) {
 	text := strings.NewReplacer(`"buslogic"`, `"ide"`, `"1044"`, `"1023"`, `"255"`, `"4"`, `"63"`, `"17"`,
 		"16777216", "69564").Replace(esxi)

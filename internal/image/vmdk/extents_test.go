@@ -25,7 +25,7 @@ const (
 	mib    = 1 << 20
 )
 
-// agrees compares an image with its contents, and against what qemu-img reads in it.
+// agrees compares an image with its contents, and with what qemu-img reads.
 func agrees(t *testing.T, path string, want []byte) *image.Image {
 	t.Helper()
 	img := imagetest.Open(t, path)
@@ -43,7 +43,7 @@ func qemuReads(t *testing.T, path string, want []byte) {
 	require.True(t, bytes.Equal(want, got), "qemu-img reads other bytes")
 }
 
-// childText is the descriptor of a snapshot, as ESXi writes it: without geometry and adapter.
+// childText is the descriptor of a snapshot like ESXi's: without geometry and adapter.
 func childText(createType, cid, parentCID, parent, extent string) string {
 	return fmt.Sprintf(`# Disk DescriptorFile
 version=1
@@ -66,7 +66,7 @@ ddb.longContentID = "0123456789abcdef0123456789abcdef"
 // baseCID is the CID that vmdkforge.Descriptor gives.
 const baseCID = "4a5b6c7d"
 
-// VMware's own split disk holds what its monolithicFlat one does.
+// VMware's split disk has the same content as its monolithicFlat one.
 func TestCorpusSplitDisk(t *testing.T) {
 	dir := disktest.CorpusSet(t, "vmdk-rs")
 	want := disktest.ReadFile(t, filepath.Join(dir, "monolithicFlat-flat.vmdk"))
@@ -108,8 +108,8 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 	}
 }
 
-// Every extent has its own grain size. qemu-img 7.2 reads on after the end of an extent whose last grain is cut, up to
-// the end of the grain, so it is asked only where all are whole.
+// Every extent has its own grain size. qemu-img 7.2 reads past the end of an extent whose last grain is truncated, so
+// it is used only if all are whole.
 func TestExtentsOfDifferentGrains(t *testing.T) {
 	for _, odd := range []int{0, 7 * sector} {
 		dir := t.TempDir()
@@ -183,7 +183,7 @@ func TestFlatTypesOfESXi(t *testing.T) {
 
 func TestCOWD(t *testing.T) {
 	for _, grain := range []int64{1, 8, 128} {
-		// With grains of one sector there are tables for 2 MiB each, the second of which is missing.
+		// With grains of one sector, there are tables for 2 MiB each, the second of which is missing.
 		data := imagetest.Noise(uint64(grain), 7*mib+5*sector)
 		clear(data[2*mib : 4*mib])
 		dir := t.TempDir()
@@ -196,8 +196,7 @@ func TestCOWD(t *testing.T) {
 }
 
 func TestSESparse(t *testing.T) {
-	// Numbers of grains around 2^12, where the bits of an entry change their place, and three tables, the second all
-	// holes.
+	// Grain numbers around 2^12, where the bits of an entry change position, and three tables, the second all holes.
 	for _, first := range []int64{0, 4090} {
 		data := imagetest.Noise(uint64(first), 34*mib+5*sector)
 		clear(data[15*mib : 33*mib])
@@ -209,7 +208,7 @@ func TestSESparse(t *testing.T) {
 	}
 }
 
-// A snapshot of ESXi upon another upon a flat disk: each kind of grain hides or shows what is below it.
+// An ESXi snapshot on another on a flat disk: each kind of grain hides or shows the data below it.
 func TestChainOfESXi(t *testing.T) {
 	const size = 2 * mib
 	base, middle, top := imagetest.Noise(1, size), imagetest.Noise(2, size), imagetest.Noise(3, size)
@@ -229,7 +228,7 @@ func TestChainOfESXi(t *testing.T) {
 			copy(grain, top[i*vmdkforge.SEGrain:])
 		case vmdkforge.SEZero, vmdkforge.SEUnmapped:
 			clear(grain)
-		case vmdkforge.SEAbsent: // what is below shows
+		case vmdkforge.SEAbsent: // shows the data below
 		}
 	}
 	dir := t.TempDir()
@@ -250,7 +249,7 @@ func TestChainOfESXi(t *testing.T) {
 	require.Len(t, img.Chain, 2)
 	require.Equal(t, 63, img.Sectors, "the geometry of the base")
 
-	// A copy is complete, and has the adapter and the geometry that only the base has.
+	// A copy is complete, and has the adapter and the geometry of the base.
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
 	imagetest.Copy(t, img, path, store.CreateOptions{Subformat: "monolithicFlat"})
 	flat := imagetest.Open(t, path)
@@ -264,7 +263,8 @@ func TestChainOfESXi(t *testing.T) {
 	qemuReads(t, path, want)
 }
 
-// qemuChain makes n disks of 8 MiB, each upon the one before it, and gives their paths and what the last one shows.
+// qemuChain makes n disks of 8 MiB, each based on the preceding one, and returns their paths and the content of the
+// last.
 func qemuChain(t *testing.T, dir, subformat string, n int) (paths []string, want []byte) {
 	t.Helper()
 	want = make([]byte, 8*mib)
@@ -297,7 +297,7 @@ func TestChainsByQemuImg(t *testing.T) {
 			require.Equal(t, "disk1.vmdk", img.Chain[0].Name)
 			require.Equal(t, imagetest.Open(t, paths[1]).ContentID, img.Chain[0].ContentID)
 			require.False(t, imagetest.Open(t, paths[0]).Child)
-			// The chain moves to another folder as a whole: the paths in it are no longer true.
+			// The chain is moved to another folder as a whole, so its paths are wrong.
 			moved := t.TempDir()
 			require.NoError(t, os.CopyFS(moved, os.DirFS(filepath.Dir(paths[0]))))
 			disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(moved, "disk2.vmdk")).Disk, want)
@@ -305,7 +305,7 @@ func TestChainsByQemuImg(t *testing.T) {
 	}
 }
 
-// A child that marks grains as zeros hides what its parent has there.
+// A child that marks grains as zeros hides the parent's data there.
 func TestZeroedGrainsHideTheParent(t *testing.T) {
 	dir := t.TempDir()
 	base, top := filepath.Join(dir, "base.vmdk"), filepath.Join(dir, "top.vmdk")
@@ -390,7 +390,7 @@ func TestBrokenChains(t *testing.T) {
 	})
 }
 
-// A child can be larger than its parent: what is behind the parent's end is zero. It can be smaller too.
+// A child can be larger than its parent: data after the parent's end are zero. It can be smaller too.
 func TestChildrenOfOtherSizes(t *testing.T) {
 	for _, size := range []int{3 * mib, mib + 3*sector} {
 		dir := t.TempDir()
@@ -412,7 +412,7 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 	}
 }
 
-// A child can be cut elsewhere than its parent.
+// A child can be split differently than its parent.
 func TestChildOfSeveralExtents(t *testing.T) {
 	dir := t.TempDir()
 	base, own := imagetest.Noise(1, 96*sector), imagetest.Noise(2, 96*sector)
@@ -430,7 +430,7 @@ func TestChildOfSeveralExtents(t *testing.T) {
 		[]byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
 }
 
-// What is wrong with a parent is wrong with the disk that its child is a part of.
+// Faults of a parent are faults of the disk.
 func TestIssuesOfParents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, 3*mib)

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// folder is a gate to a few files, and to a parent that every child has.
+// folder is a gate to a few files, and to a parent for every child.
 func folder(main *disktest.MemFile, beside ...*disktest.MemFile) *driver.Source {
 	flat := disktest.NewMemFile("x-flat.vmdk", bytes.Repeat([]byte("flat"), 1024), 2<<20)
 	open := func(name string) (driver.File, error) {
@@ -69,7 +69,7 @@ func FuzzDescriptor(f *testing.F) {
 			disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 		}
 		if d, err := parseDescriptor(text); err == nil {
-			// What was read can be written, and the copy can be read.
+			// A disk that was read can be written, and the copy can be read.
 			written := func() []byte {
 				lines := []string{`RW 2048 FLAT "new-flat.vmdk" 0`}
 				return d.copyFor(monolithicFlat, 1<<20, lines, []byte("seed"), driver.Geometry{Heads: 16, Sectors: 63})
@@ -92,8 +92,8 @@ func FuzzDescriptor(f *testing.F) {
 }
 
 // FuzzSparse reads anything as header and tables of a sparse VMDK. They are two short inputs, because a mutation hits
-// any byte; between them stands a text that agrees with the header, which no mutation would find. A hole of so many
-// bytes follows.
+// any byte; between them is a text that fits the header, which no mutation would find. A hole of this many bytes
+// follows.
 func FuzzSparse(f *testing.F) {
 	const sectors = 300
 	const headerSize, tablesAt = 80, 21 * 512
@@ -159,7 +159,7 @@ func openFuzzed(t *testing.T, file *disktest.MemFile) {
 	disktest.ReadSound(t, img.Disk, issues, disktest.NoError)
 }
 
-// fuzzExtent opens a disk of one extent, whose file is data and a hole after it. Every other one has a parent.
+// fuzzExtent opens a disk of one extent, whose file is data followed by a hole. Every other one has a parent.
 func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uint32) {
 	t.Helper()
 	text := vmdkforge.Descriptor(kind, fmt.Sprintf(`RW %d %s "x-delta.vmdk"`, sectors, sparseTypes[kind]))

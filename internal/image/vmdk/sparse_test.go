@@ -207,7 +207,7 @@ func TestZeroedGrainsByQemuImg(t *testing.T) {
 	require.Equal(t, int64(512*kib), e.Len)
 }
 
-// A disk of the type custom can have flat extents, some at an offset, beside sparse ones that qemu-img wrote. A copy of
+// A disk of the type custom can have flat extents, some at an offset, beside sparse ones written by qemu-img. A copy of
 // it is a split disk.
 func TestCustomDisk(t *testing.T) {
 	dir := t.TempDir()
@@ -247,8 +247,8 @@ func TestCustomDisk(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf(`but the file "a-flat.vmdk" has %d bytes`, len(flat)-1))
 }
 
-// A map of a device is a flat disk where a file beside it has the data. A device is not opened, and a map without data
-// is not a disk.
+// A map of a device is a flat disk if a file beside it has the data. A device is not opened, and a map without data is
+// not a disk.
 func TestMapsOfDevices(t *testing.T) {
 	data := imagetest.Noise(6, 200*sector)
 	for kind, c := range map[string]struct{ word, subformat string }{
@@ -298,7 +298,7 @@ func TestMapsOfDevices(t *testing.T) {
 	}
 }
 
-// VirtualBox and VMware map partitions: sectors of the table from a file of its own, and the rest from others.
+// VirtualBox and VMware map partitions: table sectors from a file, and the rest from others.
 func TestMapOfPartitions(t *testing.T) {
 	dir := t.TempDir()
 	table, part := imagetest.Noise(7, 63*sector), imagetest.Noise(8, 300*sector)

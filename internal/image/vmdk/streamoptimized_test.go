@@ -181,7 +181,7 @@ func TestOrphanedGrains(t *testing.T) {
 	require.Contains(t, issues[0].Text, "8 grains (512 KiB)")
 }
 
-// A copy keeps the grain size of its source, down to the grains of 4 KiB that linked clones have.
+// A copy keeps the grain size of its source, down to the 4 KiB grains of linked clones.
 func TestSparseCopiesKeepTheGrain(t *testing.T) {
 	for _, grain := range []int64{8, 128, 2048} {
 		data := imagetest.Noise(uint64(grain), 5*mib+3*sector)
@@ -200,7 +200,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 	}
 }
 
-// PRODUCT, promise 5: the same job gives the same bytes, on any number of processors.
+// The same job writes the same bytes, on any number of processors.
 func TestTheSameJobGivesTheSameBytes(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: 128}.forge(data)))
@@ -211,7 +211,7 @@ func TestTheSameJobGivesTheSameBytes(t *testing.T) {
 	imagetest.SameBytes(t, src, "copy.vmdk", kinds...)
 }
 
-// The descriptor of a copy is that of its source, but for what a copy must change.
+// The descriptor of a copy equals that of its source, except for required changes.
 func TestCopiesKeepTheDescriptor(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(4, 64*sector)
@@ -235,7 +235,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 	}
 }
 
-// A file that is not complete is no VMDK: a run that is killed leaves nothing that a reader would open.
+// An incomplete file is no VMDK: a killed run leaves nothing that a reader would open.
 func TestUnfinishedFileIsNoImage(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
 	for _, kind := range []store.CreateOptions{imagetest.Kinds[1], streamed} {
