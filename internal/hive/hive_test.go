@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// counted is n bytes that differ from their neighbours and from those of other segments.
+// counted returns n bytes that differ from their neighbours and from those of other segments.
 func counted(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -26,7 +26,7 @@ func counted(n int) []byte {
 	return b
 }
 
-// numbered are so many keys with a number in their names.
+// numbered returns this many keys with a number in their names.
 func numbered(n int) (out []hiveforge.Key) {
 	for i := range n {
 		value := hiveforge.Value{Name: "n", Type: 4, Data: []byte{byte(i), byte(i >> 8), 0, 0}}
@@ -35,7 +35,7 @@ func numbered(n int) (out []hiveforge.Key) {
 	return out
 }
 
-// longSize is for data of four segments.
+// longSize is a size for data of four segments.
 const longSize = 3*segmentSize + 100
 
 // all is a hive with each kind of list, name and data.
@@ -69,7 +69,7 @@ func all() hiveforge.Key {
 	}}
 }
 
-// What is forged is a hive for others too, in all versions, and they find the same in it.
+// Other programs read the forged hives too, in all versions, with the same result.
 func TestForgedLikeHivex(t *testing.T) {
 	for minor := uint32(3); minor <= 6; minor++ {
 		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
@@ -92,7 +92,7 @@ func open(t testing.TB, f []byte) *Hive {
 	return h
 }
 
-// valueOf returns a value that exists.
+// valueOf returns an existing value.
 func valueOf(t testing.TB, h *Hive, name string, path ...string) *Value {
 	t.Helper()
 	k, err := h.Key(path...)
@@ -127,7 +127,7 @@ func TestLookups(t *testing.T) {
 	require.False(t, sameName("a", "ab"))
 }
 
-// Parts of long data are where they should be, at the borders of the segments too.
+// Parts of long data are at the right positions, also at the borders of segments.
 func TestWhereInSegments(t *testing.T) {
 	f := hiveforge.New(5,
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
@@ -159,7 +159,7 @@ func TestWhereInSegments(t *testing.T) {
 	}
 }
 
-// Data that begin like the record of parted data are none where Windows would not part them.
+// Data that begin like a big data record are normal if Windows would not split them.
 func TestDataLikeBigData(t *testing.T) {
 	for minor, n := range map[uint32]int{5: segmentSize, 3: longSize} {
 		data := counted(n)
@@ -171,7 +171,7 @@ func TestDataLikeBigData(t *testing.T) {
 	}
 }
 
-// A value of more than 1 MiB is not read, but has its places.
+// A value of more than 1 MiB is not read, but has positions.
 func TestLongValue(t *testing.T) {
 	f := hiveforge.New(5,
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
@@ -181,7 +181,7 @@ func TestLongValue(t *testing.T) {
 	require.Equal(t, counted(maxData + 1)[maxData-7:], atPlaces(t, bytes.NewReader(f), v, maxData-7, 8))
 }
 
-// A hive that hivexsh wrote: the values of MountedDevices, and long data in one piece.
+// A hive written by hivexsh: the values of MountedDevices, and long data in one piece.
 func TestHiveOfHivexsh(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "SYSTEM")
 	hiveforge.New(5, hiveforge.Key{Name: "ROOT"}).Write(t, path)
@@ -214,7 +214,7 @@ func Open(src ondisk.Source) (*Hive, error) {
 	return r.hive(w.state), nil
 }
 
-// certain returns whether it is known what Windows makes of a hive and the logs beside it.
+// certain reports whether the state in which Windows starts from a hive and its logs is known.
 func certain(src ondisk.Source, logs ...Log) error {
 	r, err := NewBudget().Recover(src, logs...)
 	if err != nil {
@@ -223,7 +223,7 @@ func certain(src ondisk.Source, logs ...Log) error {
 	return r.Certain()
 }
 
-// What follows shares no code with the package: a recovery in memory and a reader of values, as plain as the
+// The code below shares nothing with the package: a recovery in memory and a reader of values, directly from the
 // specification. Spec: https://github.com/msuhanov/regf, "Windows registry file format specification".
 
 func plain32(b []byte, at int) int {
@@ -261,7 +261,7 @@ func plainBase(b []byte) bool {
 // plainEntry is an entry of a new log.
 type plainEntry struct {
 	at, size, bins int
-	pages          [][3]int // place in the hive bins, in the log, bytes
+	pages          [][3]int // offset in the hive bins, offset in the log, bytes
 }
 
 func plainMarvin(b []byte) uint64 {
@@ -308,8 +308,8 @@ func plainEntries(log []byte) (out []plainEntry) {
 	return out
 }
 
-// plainRecover returns a dirty hive as Windows reads it, and how many entries it applies. It knows hives whose base
-// block is whole. Of two old logs it takes the first.
+// plainRecover returns a dirty hive as Windows reads it, and the number of applied entries. It supports hives with a
+// valid base block. Of two old logs it uses the first.
 func plainRecover(hive []byte, logs ...[]byte) (out []byte, applied int) {
 	out = append(out, hive[:min(len(hive), 4096+plain32(hive, 40))]...)
 	apply := func(log []byte, e plainEntry) {
@@ -328,7 +328,7 @@ func plainRecover(hive []byte, logs ...[]byte) (out []byte, applied int) {
 			continue
 		}
 		if kind := plain32(log, 28); kind != 6 {
-			old := plainEntry{bins: plain32(log, 40)} // all that an old log holds
+			old := plainEntry{bins: plain32(log, 40)} // the whole content of an old log
 			from := (516 + old.bins/4096 + 511) / 512 * 512
 			if len(log) < 516+old.bins/4096 || string(log[512:516]) != "DIRT" {
 				continue
@@ -422,7 +422,7 @@ func plainValues(hive []byte) (out map[string]string, err error) {
 	return out, nil
 }
 
-// plainValue returns name and bytes of the value at a place.
+// plainValue returns name and bytes of the value at an offset.
 func plainValue(hive []byte, cell func(int) int, vk int) (name, data string) {
 	if string(hive[vk:vk+2]) != "vk" {
 		panic("no value")

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// walk reads all that a hive holds, and gives the first error. It continues behind what is broken, as a caller may.
+// walk reads everything in a hive, and returns the first error. It continues after errors, like a caller may.
 func walk(h *Hive) error {
 	root, err := h.root()
 	if err != nil {
@@ -59,7 +59,7 @@ type fields struct {
 	forge.Bytes
 }
 
-// key is where a key lies, after its size.
+// key is the offset of a key, after its size.
 func (f fields) key(path ...string) int64 {
 	f.t.Helper()
 	k, err := open(f.t, f.Bytes).Key(path...)
@@ -67,17 +67,17 @@ func (f fields) key(path ...string) int64 {
 	return baseSize + int64(k.off) + 4
 }
 
-// value is where a value lies, after its size.
+// value is the offset of a value, after its size.
 func (f fields) value(name string, path ...string) int64 {
 	f.t.Helper()
 	return valueOf(f.t, open(f.t, f.Bytes), name, path...).cell.at
 }
 
-// list is where the list of the subkeys of a key lies, and big where the record of parted data does.
+// list is the offset of a key's subkey list, and big that of the big data record.
 func (f fields) list(path ...string) int64 { return f.cell(f.key(path...) + keySubkeyList) }
 func (f fields) big() int64                { return f.cell(f.value("long", "sizes") + valueOffset) }
 
-// cell is the place of the cell to which a field refers, after its size.
+// cell is the offset of the cell that a field refers to, after its size.
 func (f fields) cell(off int64) int64 { return baseSize + 4 + int64(f.u32(off)) }
 
 // u32 reads a field back.
@@ -89,7 +89,7 @@ const (
 	valueSize, valueOffset                                                       = 4, 8
 )
 
-// cellOffset returns how others refer to the cell that holds the byte at.
+// cellOffset returns the cell offset of the cell with the byte at.
 func cellOffset(at int64) uint32 { return uint32(at - 4 - baseSize) }
 
 type brokenHive struct {
@@ -214,7 +214,7 @@ var brokenHives = map[string]brokenHive{
 	}},
 }
 
-// A broken neighbour hides nothing else, but nothing is said to be missing that might be it.
+// A broken neighbour hides nothing else, and no value is reported missing that could be in it.
 func TestBrokenNeighbour(t *testing.T) {
 	f := hiveforge.New(5, all())
 	f.U16(fields{t, f}.value("wide", "names")+2, 7)
@@ -261,7 +261,7 @@ func TestWhatIsNoHive(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrFormat, "a base block and nothing else")
 }
 
-// What Windows would repair is read, and told from what it takes as it is.
+// Damage that Windows would repair can be read, and is distinguished from variants that it accepts.
 func TestClean(t *testing.T) {
 	for name, tc := range map[string]struct {
 		damage func(f forge.Bytes) forge.Bytes
@@ -302,8 +302,8 @@ func TestClean(t *testing.T) {
 		"nor is -1")
 }
 
-// cost runs do and holds its memory to what a stranger's image may waste. What time it takes is bounded by the steps
-// of a hive and the bytes that are read of it, both of which end with ErrLimit.
+// cost runs do and limits its memory to the budget of an untrusted image. Its time is limited by the steps of a hive
+// and the bytes read, both of which end with ErrLimit.
 func cost(t testing.TB, do func()) {
 	t.Helper()
 	taken := func() int64 {
@@ -311,14 +311,14 @@ func cost(t testing.TB, do func()) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapSys - m.HeapReleased)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(20)) // whatever the suite has set: what is not collected is not waste
-	debug.FreeOSMemory()                             // so that what is taken from here on is new
+	defer debug.SetGCPercent(debug.SetGCPercent(20)) // whatever the suite has set: uncollected memory is not counted
+	debug.FreeOSMemory()                             // so that further memory is new
 	before := taken()
 	do()
 	require.Less(t, taken()-before, int64(64<<20), "bytes")
 }
 
-// mounted is a hive with so many values in MountedDevices.
+// mounted is a hive with this many values in MountedDevices.
 func mounted(n int) forge.Bytes {
 	values := make([]hiveforge.Value, n)
 	for i := range values {
@@ -348,14 +348,14 @@ func TestManyValues(t *testing.T) {
 	})
 }
 
-// Three keys, each of which names the next one 3334 times, would be 37 billion keys.
+// Three keys, each of which refers to the next one 3334 times, would be 37 billion keys.
 func TestManyTimesTheSame(t *testing.T) {
 	k := hiveforge.Key{Name: "Key"}
 	for range 3 {
 		k = hiveforge.Key{Name: "Key", Keys: append(numbered(9_999), k), List: "ri"}
 	}
 	f := hiveforge.New(5, k)
-	// whose first leaf holds the next one, since its name sorts first
+	// whose first leaf has the next one, since its name sorts first
 	for _, path := range [][]string{{}, {"Key"}, {"Key", "Key"}} {
 		list := fields{t, f}.list(path...)
 		for i := range int64(3334) {
@@ -365,7 +365,7 @@ func TestManyTimesTheSame(t *testing.T) {
 	cost(t, func() { require.ErrorIs(t, walk(open(t, f)), ondisk.ErrLimit) })
 }
 
-// Elements that name nothing cost steps too, or a list of lists of them would have no end.
+// Empty elements cost steps too, otherwise a list of lists of them would be endless.
 func TestManyBrokenKeys(t *testing.T) {
 	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100), List: "ri"})
 	h := open(t, f)
@@ -382,7 +382,7 @@ func TestManyBrokenKeys(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// No more subkeys come out than the key has.
+// No more subkeys are returned than the key has.
 func TestSubkeysOfKey(t *testing.T) {
 	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100)})
 	f.U32(fields{t, f}.key()+20, 7)
@@ -397,7 +397,7 @@ func TestSubkeysOfKey(t *testing.T) {
 	require.Equal(t, []int{7, 1}, []int{keys, broken})
 }
 
-// huge is a source of 512 MiB in bins of 4096 bytes, none of which is kept.
+// huge is a source of 512 MiB in bins of 4096 bytes, none of which is stored.
 type huge struct{ begin forge.Bytes }
 
 func (h huge) Size() int64 { return maxFile }
@@ -416,7 +416,7 @@ func (h huge) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// All bins of the largest hive are walked once, and are small in memory. To read all over it again and again ends.
+// All bins of the largest hive are walked once, with little memory. Reading it repeatedly ends with a limit.
 func TestHugeHive(t *testing.T) {
 	src := huge{hiveforge.New(5,
 		hiveforge.Key{Name: "ROOT", Values: []hiveforge.Value{{Name: "far", Type: 3, Data: counted(8)}}})}
@@ -447,7 +447,7 @@ func TestDeepKeys(t *testing.T) {
 	require.ErrorIs(t, walk(open(t, hiveforge.New(5, k))), ondisk.ErrLimit)
 }
 
-// A value costs its caller few allocations, however many there are.
+// A value costs its caller few allocations, for any number of values.
 func TestAllocations(t *testing.T) {
 	h := open(t, mounted(100))
 	h.steps = &ondisk.Budget{Limit: math.MaxInt64}

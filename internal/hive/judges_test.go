@@ -20,11 +20,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// export is what hivexregedit says about a hive: a line for each key, and one for each value behind the path of its
+// export returns hivexregedit's output for a hive: a line for each key, and one for each value after the path of its
 // key, sorted.
 func export(t testing.TB, path string) []string {
 	t.Helper()
-	t.Setenv("PERL_UNICODE", "O") // or it prints what fits into Latin-1 as that
+	t.Setenv("PERL_UNICODE", "O") // otherwise it prints Latin-1 text as text
 	var out []string
 	key := ""
 	for line := range strings.Lines(disktest.Output(t, "hivexregedit", "--export", path, `\`)) {
@@ -72,7 +72,7 @@ func exported(t testing.TB, src *bytes.Reader) []string {
 	return out
 }
 
-// visit goes through the keys of a hive, each with its values after it, up to the first error.
+// visit walks the keys of a hive, each with its values after it, up to the first error.
 func visit(h *Hive, key func(path string), value func(path string, v *Value) error) error {
 	root, err := h.root()
 	if err != nil {
@@ -103,7 +103,7 @@ func visit(h *Hive, key func(path string), value func(path string, v *Value) err
 	return nil
 }
 
-// atPlaces reads part of a value from where it lies in the file.
+// atPlaces reads part of a value from its positions in the file.
 func atPlaces(t testing.TB, src io.ReaderAt, v *Value, off, n int64) []byte {
 	t.Helper()
 	out := []byte{}
@@ -148,7 +148,7 @@ func TestCorpusLikeHivex(t *testing.T) {
 
 func cut(s string) string { return s[:min(len(s), 200)] }
 
-// without are the lines of a that b has not. Both are sorted.
+// without returns the lines of a that b lacks. Both are sorted.
 func without(a, b []string) (out []string) {
 	for _, line := range a {
 		if _, found := slices.BinarySearch(b, line); !found {
@@ -158,7 +158,7 @@ func without(a, b []string) (out []string) {
 	return out
 }
 
-// What is written where a value lies changes this value for other programs too, and nothing else in the hive.
+// Writing at the position of a value changes this value for other programs too, and nothing else in the hive.
 func TestRewriteLikeHivex(t *testing.T) {
 	forged := func(minor uint32) func(t testing.TB) string {
 		return func(t testing.TB) string {
@@ -232,10 +232,10 @@ func TestRewriteLikeHivex(t *testing.T) {
 	}
 }
 
-// commas are bytes as regedit writes them.
+// commas formats bytes like regedit.
 func commas(b []byte) string { return strings.ReplaceAll(fmt.Sprintf("% x", b), " ", ",") }
 
-// Hashes are those that others computed of entries of Windows.
+// Hashes computed by others of entries of Windows.
 func TestMarvin(t *testing.T) {
 	counted := make([]byte, 32)
 	for i := range counted {
@@ -294,7 +294,7 @@ func recovered(t testing.TB, r *Recovery) []byte {
 	return b
 }
 
-// others lets other programs recover a hive, and gives its bins as they left them. The logs are in their order.
+// others recovers a hive with other programs, and returns its bins. The logs are in their order.
 func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -312,7 +312,7 @@ func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes)
 	return b[baseSize:]
 }
 
-// What we make of a hive and its logs is what others make of them.
+// Our recovery of a hive with its logs equals that of other programs.
 func TestRecoveryLikeOthers(t *testing.T) {
 	h := hot(t)
 	a, b, c := with(t, h, "aaaa"), with(t, h, "bbbb"), with(t, h, "cccc")
@@ -335,7 +335,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 			sameBins(t, ours, recovered(t, recovery(t, dirty, logs...)))
 		})
 	}
-	for i := range 3 { // no entry counts that is torn, and none after it
+	for i := range 3 { // neither a torn entry counts nor any after it
 		log := hiveforge.Log(h, 9, a, elsewhere(b), c)
 		for _, e := range recovery(t, dirty, log).chains[0].logs[0].entries[i:] {
 			log[e.End()-1]++
@@ -343,7 +343,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 		}
 		r := recovery(t, dirty, log)
 		require.Equal(t, i, r.Applied)
-		if i > 0 { // the other program wants one
+		if i > 0 { // the other program needs one
 			sameBins(t, others(t, "registry", dirty, log), recovered(t, r))
 		}
 	}

@@ -68,7 +68,7 @@ func (r *randomHive) key(depth int) hiveforge.Key {
 	return k
 }
 
-// newRandomHive returns a hive that was not closed, with two logs, and the states that Windows went through.
+// newRandomHive returns a hive that was not closed, with two logs, and the states in the history of Windows.
 func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	r := &randomHive{Rand: rand.New(rand.NewPCG(seed, 13))}
 	minor := uint32(3 + r.IntN(4))
@@ -109,7 +109,7 @@ func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	return r.newFiles(states), states
 }
 
-// newFiles spreads the states over two logs of Windows 8.1 and later, with what happens to them.
+// newFiles spreads the states over two logs of Windows 8.1 and later, with possible damage.
 func (r *randomHive) newFiles(states []forge.Bytes) []forge.Bytes {
 	primary := []uint32{10, 0, 1, 0x80000000, uint32(r.IntN(1 << 20))}[r.IntN(5)]
 	first := primary - 1
@@ -130,7 +130,7 @@ func (r *randomHive) newFiles(states []forge.Bytes) []forge.Bytes {
 		}
 	case 2: // of an earlier round
 		two = hiveforge.Log(states[0], primary-5, states[1])
-	case 3: // what is left of an earlier round
+	case 3: // remains of an earlier round
 		one = append(one, hiveforge.Log(states[0], first-7, states[1])[512:]...)
 	case 4: // a gap between both
 		if len(two) > 0 {
@@ -146,7 +146,7 @@ func (r *randomHive) newFiles(states []forge.Bytes) []forge.Bytes {
 	return files
 }
 
-// oldFiles has a hive that was being written, and the log of Windows until 8, of which Vista has two.
+// oldFiles has a hive in the middle of a write, and the log of Windows until 8, of which Vista has two.
 func (r *randomHive) oldFiles(states []forge.Bytes) []forge.Bytes {
 	to := states[1]
 	hive, log := hiveforge.Dirty(states[0], 10), hiveforge.OldLog(states[0], uint32(1+r.IntN(2)), to)
@@ -163,7 +163,7 @@ func (r *randomHive) oldFiles(states []forge.Bytes) []forge.Bytes {
 		second = hiveforge.OldLog(states[0], 1, states[len(states)-1])
 		second.U64(12, 1)
 		hiveforge.Seal(second)
-	case 1: // what the boot loader may take
+	case 1: // possible choices of the boot loader
 		second = slices.Clone(log)
 	case 2:
 		log = log[:600+r.IntN(len(log)-600)]
@@ -171,10 +171,10 @@ func (r *randomHive) oldFiles(states []forge.Bytes) []forge.Bytes {
 	return []forge.Bytes{hive, log, second}
 }
 
-// errTwice is a byte that means two positions.
+// errTwice is the error of a byte in two positions.
 var errTwice = errors.New("a byte with two meanings")
 
-// patchAll rewrites the positions that moved, in every state that a hive and its logs have, and gives the new files.
+// patchAll rewrites the moved positions in every state of a hive and its logs, and returns the new files.
 func patchAll(t *testing.T, r *Recovery, files []forge.Bytes) ([]forge.Bytes, error) {
 	t.Helper()
 	out := make([]forge.Bytes, len(files))
@@ -233,8 +233,8 @@ func patchAll(t *testing.T, r *Recovery, files []forge.Bytes) ([]forge.Bytes, er
 	return out, err
 }
 
-// fates are what can happen to the logs of a hive between the copy and the next start: all are there, none, one alone,
-// in the other order, and each new one torn at one of its entries.
+// fates are possible fates of the logs of a hive between the copy and the next start: all exist, none, one alone,
+// swapped, and each new one torn at one of its entries.
 func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 	add := func(f func(hive, one, two []byte) [][]byte) {
 		out = append(out, func(x []forge.Bytes) [][]byte {
@@ -260,8 +260,8 @@ func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 	return out
 }
 
-// TestRandomHives rewrites positions in random hives with random logs, and has them recovered by a program of its own,
-// before and after: whatever becomes of the logs, every value is the same but for what moved. TRUEUP_HIVES is the
+// TestRandomHives rewrites positions in random hives with random logs, and recovers them with an independent program,
+// before and after: for any fate of the logs, every value is the same except for moved positions. TRUEUP_HIVES is the
 // number of hives, from TRUEUP_HIVES_SEED on.
 func TestRandomHives(t *testing.T) {
 	t.Parallel()
@@ -282,7 +282,7 @@ func TestRandomHives(t *testing.T) {
 	require.Less(t, n["twice"], seeds/5)
 }
 
-// randomlyMoved tries one seed and returns what came of it.
+// randomlyMoved tries one seed and returns the result.
 func randomlyMoved(t *testing.T, seed uint64) string {
 	t.Helper()
 	files, states := newRandomHive(seed)
@@ -303,7 +303,7 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 		is, m := plainRecover(fate(after)[0], fate(after)[1:]...)
 		require.Equal(t, n, m, "seed %d, fate %d: entries applied", seed, i)
 		if !slices.ContainsFunc(states, func(s forge.Bytes) bool { return bytes.Equal(s[4096:], was[4096:]) }) {
-			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one before it.
+			// States that no Windows wrote: half a hive without its log, or a log without the preceding one.
 			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
 			continue
 		}
@@ -321,7 +321,7 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 		require.Equal(t, want, now, "seed %d, fate %d", seed, i)
 	}
 
-	// Every value of the state that the guest starts with is as the plain recovery has it.
+	// Every value of the guest's initial state equals that of the plain recovery.
 	image, _ := plainRecover(after[0], after[1], after[2])
 	want, err := plainValues(image)
 	require.NoError(t, err, "seed %d", seed)
@@ -340,7 +340,7 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 	return "moved"
 }
 
-// seed is a hive with a bit of all, small enough to be mutated much.
+// seed is a hive with all structures, small enough for many mutations.
 func seed() hiveforge.Key {
 	return hiveforge.Key{
 		Name: "R",
@@ -358,7 +358,7 @@ func seed() hiveforge.Key {
 	}
 }
 
-// known reports whether an error is one that a hive can have: a source in memory has no others.
+// known reports whether an error is of a class for hives: a source in memory has no others.
 func known(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
 }
@@ -406,7 +406,7 @@ func FuzzHive(f *testing.F) {
 	})
 }
 
-// placesAgree holds the places of a value to the file and to its data.
+// placesAgree compares the positions of a value with the file and its data.
 func placesAgree(t *testing.T, file []byte, v *Value) {
 	t.Helper()
 	data, err := v.Data()
@@ -414,7 +414,7 @@ func placesAgree(t *testing.T, file []byte, v *Value) {
 		return
 	}
 	left := v.hive.steps
-	v.hive.steps = &ondisk.Budget{Limit: 1000} // enough for the places of what Data reads
+	v.hive.steps = &ondisk.Budget{Limit: 1000} // enough for the positions of what Data reads
 	defer func() { v.hive.steps = left }()
 	places, err := v.Where(0, v.Size)
 	require.NoError(t, err)
@@ -440,7 +440,7 @@ func FuzzNewer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) >= logSector {
 			data = bytes.Clone(data)
-			hiveforge.Seal(forge.Bytes(data)) // or hardly any mutation comes as far as the entries
+			hiveforge.Seal(forge.Bytes(data)) // otherwise hardly any mutation reaches the entries
 		}
 		if _, err := newer(bytes.NewReader(data), 7); err != nil {
 			require.True(t, known(err), "%v", err)
@@ -448,7 +448,7 @@ func FuzzNewer(f *testing.F) {
 	})
 }
 
-// A hive with a log of any bytes is read, or refused with an error that reports the reason.
+// A hive with a log of any bytes is read, or refused with an error that states the reason.
 func FuzzRecovery(f *testing.F) {
 	h := hiveforge.New(5, seed())
 	to := bytes.Clone(h)

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// letter is the value that the tests follow, and hot a hive with it.
+// letter is the value in these tests, and hot a hive with it.
 const letter = `\DosDevices\C:`
 
 func hot(t testing.TB) forge.Bytes {
@@ -31,7 +31,7 @@ func hot(t testing.TB) forge.Bytes {
 	}, hiveforge.Key{Name: "zzz", Values: []hiveforge.Value{{Name: "big", Type: 3, Data: counted(30_000)}}})})
 }
 
-// with returns a copy of a hive in which the value has another number.
+// with returns a copy of a hive with another number in the value.
 func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	t.Helper()
 	f = slices.Clone(f)
@@ -41,15 +41,15 @@ func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	return f
 }
 
-// elsewhere returns a copy in which something else changed.
+// elsewhere returns a copy with another change.
 func elsewhere(f forge.Bytes) forge.Bytes {
 	f = slices.Clone(f)
 	f[len(f)-100]++
 	return f
 }
 
-// states reads the value in each state that a recovery has, as "0000@0 aaaa@1": the value, and the files that hold it.
-// A state like the one before is omitted.
+// states reads the value in each state of a recovery, as "0000@0 aaaa@1": the value, and the files that contain it. A
+// state like the preceding one is omitted.
 func states(r *Recovery) (string, error) {
 	var out []string
 	err := r.Each(func(h *Hive) error {
@@ -91,12 +91,12 @@ func states(r *Recovery) (string, error) {
 	return strings.Join(out, " "), err
 }
 
-// recoveryCase is what becomes of a hive with its logs.
+// recoveryCase is the recovery of a hive with its logs.
 type recoveryCase struct {
 	logs    []forge.Bytes
 	want    string // the states; empty: the hive's own alone
 	applied int    // entries of new logs, or an old log
-	refused string // in the reason why the state is not known; empty: it is
+	refused string // part of the reason why the state is unknown; may be empty
 }
 
 func (tc recoveryCase) check(t *testing.T, hive forge.Bytes) {
@@ -199,7 +199,7 @@ func recovery(t testing.TB, hive forge.Bytes, logs ...forge.Bytes) *Recovery {
 	return r
 }
 
-// base32 changes a word of the base block of a log, and entry32 one of its first entry, with the checksums that follow.
+// base32 changes a word of the base block of a log, and entry32 one of its first entry, and update the checksums.
 func base32(log forge.Bytes, at int64, v uint32) forge.Bytes {
 	log.U32(at, v)
 	hiveforge.Seal(log)
@@ -212,7 +212,7 @@ func entry32(log forge.Bytes, at int64, v uint32) forge.Bytes {
 	return log
 }
 
-// The numbers of entries and of the hive begin again from 0.
+// The sequence numbers of entries and of the hive wrap to 0.
 func TestNumbersBeginAgain(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
@@ -222,7 +222,7 @@ func TestNumbersBeginAgain(t *testing.T) {
 	require.Equal(t, "0000@0 bbbb@1 0000@0 aaaa@2 bbbb@1", got)
 }
 
-// A hive whose base block is broken is read with that of the log, if there is one only.
+// A hive with a broken base block is read with that of the log, if there is only one.
 func TestBrokenBaseBlock(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
@@ -241,8 +241,8 @@ func TestBrokenBaseBlock(t *testing.T) {
 	require.ErrorContains(t, recovery(t, sum).Certain(), "checksum of the base block is 0x7, want ")
 }
 
-// A value that crosses the border of two pages, one of which a log has, is in both files; one in a page that only a log
-// has is there.
+// A value that crosses two pages, one of which is in a log, is in both files; one in a page that only a log has is
+// there.
 func TestPagesOfValues(t *testing.T) {
 	h := hot(t)
 	grown := append(with(t, h, "aaaa"), make(forge.Bytes, 4096)...)
@@ -290,7 +290,7 @@ func TestPagesOfValues(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The entry that covers a place is the one whose hashes must follow.
+// The hashes of the entry that covers a position must be updated.
 func TestSeal(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
@@ -309,7 +309,7 @@ func TestSeal(t *testing.T) {
 	require.False(t, ok, "the hive")
 }
 
-// A log that Windows ignores for its number or its time need not be of this hive; one that fits must be.
+// A log that Windows ignores for its number or time need not belong to this hive; a fitting one must.
 func TestLogsOfOtherHives(t *testing.T) {
 	h := hot(t)
 	a := with(t, h, "aaaa")
@@ -330,14 +330,14 @@ func TestLogsOfOtherHives(t *testing.T) {
 	require.ErrorContains(t, recovery(t, owned, log).Certain(), "belongs to another hive: resource manager")
 }
 
-// late returns an old log the time of another moment.
+// late gives an old log another time.
 func late(log forge.Bytes) forge.Bytes {
 	log.U64(12, 5)
 	hiveforge.Seal(log)
 	return log
 }
 
-// A log of very many pages costs little: it is refused.
+// A log with very many pages costs little: it is refused.
 func TestLogOfManyPages(t *testing.T) {
 	h := hiveforge.Dirty(hot(t), 10)
 	bins := uint32(maxLogPages+8) * 512 / 4096 * 4096
@@ -351,7 +351,7 @@ func TestLogOfManyPages(t *testing.T) {
 	require.ErrorIs(t, recovery(t, h, log).Certain(), ondisk.ErrLimit)
 }
 
-// A hive whose end is in no file is refused, though no key lies there; one whose end is in a log is not.
+// A hive whose end is in no file is refused, though no key is there; one whose end is in a log is not.
 func TestHiveThatWasCutOff(t *testing.T) {
 	h := hot(t)
 	tail := len(h)
@@ -385,7 +385,7 @@ func TestHiveThatWasCutOff(t *testing.T) {
 	}
 }
 
-// ruined is a hive that was being written: the key of the value is half there.
+// ruined is a hive in the middle of a write: the key of the value is half written.
 func ruined(t testing.TB, f forge.Bytes) forge.Bytes {
 	t.Helper()
 	f = slices.Clone(f)
@@ -395,7 +395,7 @@ func ruined(t testing.TB, f forge.Bytes) forge.Bytes {
 	return f
 }
 
-// A state in which the guest starts must be readable.
+// The guest's initial state must be readable.
 func TestEndThatCannotBeRead(t *testing.T) {
 	h := hot(t)
 	a := with(t, h, "aaaa")
@@ -407,7 +407,7 @@ func TestEndThatCannotBeRead(t *testing.T) {
 	require.Equal(t, "0000@0 aaaa@1", got)
 }
 
-// Entries that change nothing of what was read cost no walk.
+// Entries that do not affect the read values cost no walk.
 func TestStatesThatReadAlike(t *testing.T) {
 	h := hiveforge.New(5, hiveforge.Key{
 		Keys:   numbered(3),
@@ -493,7 +493,7 @@ func TestNewerThanAClosedHive(t *testing.T) {
 	}
 }
 
-// The longest walk ends, and entries of size 0 do not stop it from getting on.
+// The longest walk ends, and entries of size 0 do not stop progress.
 func TestLogOfManyEntries(t *testing.T) {
 	f := newLog(3)[:512]
 	for range maxLogEntries {

@@ -268,7 +268,7 @@ func TestLUKSInImages(t *testing.T) {
 	}
 }
 
-// An image that lacks its end reports it before it says which field shows it.
+// A truncated image is reported as such before the field that shows it.
 func TestTruncatedImagesSaySo(t *testing.T) {
 	t.Parallel()
 	for format, rest := range map[string]int64{"vmdk": 100_000, "vpc": 100_000, "qcow2": 400_000, "vhdx": 5_000_000} {
@@ -288,7 +288,7 @@ func TestTruncatedImagesSaySo(t *testing.T) {
 	}
 }
 
-// An extent names the image that it belongs to, where that lies beside it.
+// The message about an extent names the image beside it to which it belongs.
 func TestAnExtentNamesItsImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -23,7 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// What there is instead of something to judge: where tables and superblocks lie decides, and nothing else.
+// The content of a disk with nothing to judge depends only on the places of tables and superblocks.
 func TestContents(t *testing.T) {
 	const size = 16 * units.MiB
 	for name, tc := range map[string]struct {
@@ -45,7 +45,7 @@ func TestContents(t *testing.T) {
 			f.Put(0, bytes.Repeat([]byte{0xfa}, 440))
 			f.Put(510, []byte{0x55, 0xaa})
 		}, align.NoPartitions},
-		// NEC PC-98 has its table in sector 1, behind a signature in sector 0.
+		// NEC PC-98 has its table in sector 1, after a signature in sector 0.
 		"another table behind an empty MBR": {func(f forge.Bytes) {
 			f.Put(510, []byte{0x55, 0xaa})
 			f.Put(512, []byte{0xa0, 0xa1})
@@ -75,13 +75,13 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestEmptyTables has tables of sfdisk without a partition for data: on a blank disk, and with one byte elsewhere.
+// TestEmptyTables has tables of sfdisk without a data partition: on a blank disk, and with one byte elsewhere.
 func TestEmptyTables(t *testing.T) {
 	const size = 16 * units.MiB
 	for name, tc := range map[string]struct {
 		table string  // empty: a GPT of 4096-byte sectors
-		grown int64   // by how much the disk was enlarged after that
-		at    []int64 // of bytes that no table or partition explains
+		grown int64   // amount by which the disk was enlarged after that
+		at    []int64 // of bytes outside tables and partitions
 	}{
 		"MBR":           {"label: dos\n", 0, []int64{512, units.MiB, size - 1}},
 		"extended only": {"label: dos\n2048,4096,5\n", 0, []int64{512, 2049 * 512, size - 1}},
@@ -119,8 +119,8 @@ func TestEmptyTables(t *testing.T) {
 	}
 }
 
-// A bare volume that has a name by its magic number is judged: it starts at byte 0. The code of a BeFS stands where an
-// MBR has its table.
+// A bare volume that is identified by its magic number is judged: it starts at byte 0. The code of a BeFS is in the
+// place of an MBR's table.
 func TestBareVolumeKnownByMagic(t *testing.T) {
 	f := make(forge.Bytes, 2*units.MiB)
 	f.Put(0, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 510/4))
@@ -133,7 +133,7 @@ func TestBareVolumeKnownByMagic(t *testing.T) {
 	require.Equal(t, align.Aligned, align.Overall(l, align.DefaultBoundary))
 }
 
-// A FAT can count sectors after its last cluster that its partition lacks, as in DFTT 6: no data are missing then.
+// A FAT can count sectors after its last cluster that its partition lacks, as in DFTT 6: then no data are missing.
 func TestBareVolumeWithoutItsLastSector(t *testing.T) {
 	path := disktest.Blank(t, "volume", 6160896)
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "2", "-a", "-R", "8", "-r", "512", path)
@@ -146,8 +146,8 @@ func TestBareVolumeWithoutItsLastSector(t *testing.T) {
 	}
 }
 
-// A volume without a table that is larger than its image was cut short, whatever it is: the sizes are those that its
-// makers were asked for.
+// A volume without a table that is larger than its image was truncated, for any kind: the sizes are those given to
+// mkfs.
 func TestBareVolumeCutShort(t *testing.T) {
 	const size = 320 * units.MiB
 	run := func(program string, args ...string) func(t *testing.T, path string) {
@@ -191,7 +191,7 @@ func TestBareVolumeCutShort(t *testing.T) {
 	}
 }
 
-// A table that divides more than there is of the disk is malformed, as an MBR is: the image was cut short.
+// A table that extends past the end of the disk is malformed, like an MBR: the image was truncated.
 func TestTablesOfCutDisks(t *testing.T) {
 	path := rawFile(t, 131072)
 	disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "8192", "40000")
@@ -204,7 +204,7 @@ func TestTablesOfCutDisks(t *testing.T) {
 	require.ErrorAs(t, found[0].Err, new(*ondisk.FormatError))
 }
 
-// Tables that are recognised only leave open whether a partition is aligned.
+// Tables that are only recognized leave the alignment of partitions open.
 func TestTablesThatAreNotRead(t *testing.T) {
 	dasd := filepath.Join(t.TempDir(), "dasd.raw")
 	f := make(forge.Bytes, 4<<20)
@@ -240,7 +240,7 @@ func TestTablesThatAreNotRead(t *testing.T) {
 	}
 }
 
-// An MBR that is sound counts, whatever else stands beside it.
+// A sound MBR counts, whatever is beside it.
 func TestSecondTable(t *testing.T) {
 	f := tableforge.NewMBR(80000, slot(0x83, 63, 70000))
 	f.Text(0, "ER\x02\x00")

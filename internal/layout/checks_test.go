@@ -24,14 +24,14 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// requireBad requires that a layout is not read without a sector.
+// requireBad requires that reading a layout fails without a sector.
 func requireBad(t *testing.T, f forge.Bytes, lba int64) {
 	t.Helper()
 	_, err := layout.Read(disktest.NewBadDisk(disktest.Memory(f), lba*512), table.Geometry{})
 	require.ErrorIs(t, err, disktest.ErrFault, lba)
 }
 
-// Both sizes of sectors are looked at, and what cannot be read there speaks for neither.
+// Both sector sizes are tried, and read errors count for neither.
 func TestBadSectorsOfEvidence(t *testing.T) {
 	t.Parallel()
 	primary := slot(0x83, 63, 4000)
@@ -59,7 +59,7 @@ func TestBadSectorsOfEvidence(t *testing.T) {
 	requireBad(t, lost, 2900)
 }
 
-// A gap of more pieces than are counted is kept as a whole.
+// A gap with more pieces than the limit is kept as a whole.
 func TestGapOfManyPieces(t *testing.T) {
 	t.Parallel()
 	const pieces, end = 65536 + 2, 2 * (65536 + 100)
@@ -92,8 +92,7 @@ func TestGapOfManyPieces(t *testing.T) {
 	}
 }
 
-// Without an end in CHS bytes the geometry is that of a boot sector, then the 255 heads that entries beyond CHS mean,
-// then
+// Without an end in CHS bytes, the geometry is that of a boot sector, then the 255 heads of entries beyond CHS, then
 // that of the container.
 func TestHintsOfGeometry(t *testing.T) {
 	t.Parallel()
@@ -114,7 +113,8 @@ func TestHintsOfGeometry(t *testing.T) {
 	require.Equal(t, table.Geometry{Heads: 16, Sectors: 32}, geometry())
 }
 
-// dosChain is a disk of 255 heads and 63 sectors with a FAT16 in a chain that begins so many sectors behind cylinder 1.
+// dosChain is a disk of 255 heads and 63 sectors with a FAT16 in a chain that begins a number of sectors after cylinder
+// 1.
 func dosChain(t *testing.T, off int64) *layout.Layout {
 	t.Helper()
 	const cylinder = 255 * 63
@@ -127,8 +127,7 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 	return l
 }
 
-// A chain off the cylinders is one that DOS never read: that is said when something moves, since the move does not
-// repair it.
+// DOS never reads a chain off the cylinders: there is a warning if something moves, since the move does not repair it.
 func TestChainThatDOSCannotRead(t *testing.T) {
 	for off, said := range map[int64]bool{0: false, 1: true} {
 		l := dosChain(t, off)
@@ -140,7 +139,7 @@ func TestChainThatDOSCannotRead(t *testing.T) {
 	}
 }
 
-// known is what a layout says.
+// known is the content of a layout.
 func known(l *layout.Layout) string {
 	var out strings.Builder
 	for _, p := range l.Partitions {
@@ -158,7 +157,7 @@ func known(l *layout.Layout) string {
 	return out.String()
 }
 
-// A sector that cannot be read is never taken for what is on a disk.
+// An unreadable sector is never mistaken for data.
 func TestBadSectors(t *testing.T) {
 	for name, fixture := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {
@@ -206,7 +205,7 @@ func badGaps(t *testing.T, d disk.Disk) {
 	disktest.EveryBadRead(t, d, gaps)
 }
 
-// The gap holds zeros that are stored, data and holes, in this order and back.
+// The gap has stored zeros, data and holes, in this order and reversed.
 func TestBadSectorsInGaps(t *testing.T) {
 	t.Parallel()
 	const track, end = 63, 4096
@@ -229,7 +228,7 @@ func TestBadSectorsInGaps(t *testing.T) {
 	badGaps(t, d)
 }
 
-// Headers of 4 MiB in each of many partitions cost a stranger nothing, and us minutes.
+// Headers of 4 MiB in each of many partitions cost an attacker nothing, and us minutes.
 func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	const count, size, header = 24, 9 << 11, 4 << 20
 	var entries []tableforge.GPTEntry
@@ -247,8 +246,8 @@ func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// Thousands of small partitions that hold anything cost a stranger a few bytes each, and us all probers. Empty ones
-// cost nothing.
+// Thousands of small partitions with any content cost an attacker a few bytes each, and us all probers. Empty ones cost
+// nothing.
 func TestFilledPartitionsAreBounded(t *testing.T) {
 	const count, step = 1200, 64
 	entries := make([]tableforge.GPTEntry, count)
@@ -270,7 +269,7 @@ func TestFilledPartitionsAreBounded(t *testing.T) {
 	require.Contains(t, last.Text, "more than 1024 partitions in front of partition 1026 hold data")
 }
 
-// requireLimit requires one limit, and that it was that of the volumes.
+// requireLimit requires one limit, that of the volumes.
 func requireLimit(t *testing.T, l *layout.Layout) {
 	t.Helper()
 	var limits []ondisk.Issue
@@ -283,7 +282,7 @@ func requireLimit(t *testing.T, l *layout.Layout) {
 	require.Equal(t, []any{"volume", ondisk.Broken}, []any{limits[0].Code, limits[0].Effect})
 }
 
-// A table can name one volume group over and over, and each time there are all of its logical volumes.
+// A table can refer to one volume group repeatedly, with all of its logical volumes each time.
 func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	const count, sectors = 300, 1024
 	var text strings.Builder
@@ -305,7 +304,7 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// However many places of other disks a hive names, one finding reports it.
+// However many positions on other disks a hive has, one finding reports them.
 func TestNamesOfManyDisks(t *testing.T) {
 	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty, Found: boot.Found{Unlisted: 7000}}}
 	for i := range 1024 {
@@ -324,8 +323,7 @@ func TestNamesOfManyDisks(t *testing.T) {
 	require.Less(t, len(l.Issues[0].Text), 400)
 }
 
-// A data disk warns when it has an MBR with a signature and a volume that gets a letter, and no system of its own boots
-// from it.
+// A data disk has a warning if it has an MBR with a signature and a volume with a letter, and no bootable system.
 func TestDisksThatAWindowsElsewhereMayKnow(t *testing.T) {
 	ntfs := func(signature uint32, active byte, code []byte) forge.Bytes {
 		f := tableforge.NewMBR(4096, tableforge.Slot{Flag: active, Type: 7, Start: 63, Sectors: 3000})

@@ -31,7 +31,7 @@ func codeOf(t *testing.T, path string) []byte {
 	return code
 }
 
-// Sector 0 of an encrypted disk can hold the rest of a loader that was there before: the encryption counts.
+// Sector 0 of an encrypted disk can contain the rest of an earlier loader: the encryption counts.
 func TestEncryptionComesBeforeLoaders(t *testing.T) {
 	encrypts := 0
 	for i, c := range layout.Codes {
@@ -45,7 +45,7 @@ func TestEncryptionComesBeforeLoaders(t *testing.T) {
 	require.Equal(t, 4, encrypts)
 }
 
-// Real code: what each of them is follows from where it comes from, not from its bytes.
+// Real code, identified by its origin and not by its bytes.
 func TestIdentifyRealCode(t *testing.T) {
 	for _, tc := range []struct {
 		name, corpus, file string
@@ -83,7 +83,7 @@ func TestIdentifyRealCode(t *testing.T) {
 	}
 }
 
-// Code that a tool writes into a disk.
+// Code written to a disk by a tool.
 func TestIdentifyCodeOfTools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command []string
@@ -103,7 +103,7 @@ func TestIdentifyCodeOfTools(t *testing.T) {
 	}
 }
 
-// GRUB legacy's stage1 has its version 3.2 where boot.img of GRUB 2 keeps a parameter block. Spec: stage1/stage1.S.
+// GRUB legacy's stage1 has its version 3.2 in the place of boot.img's parameter block in GRUB 2. Spec: stage1/stage1.S.
 func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	code := make([]byte, codeLength)
 	copy(code, []byte{0xeb, 0x48, 0x90})
@@ -114,8 +114,8 @@ func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	require.Equal(t, linux.V2, layout.Identify(code))
 }
 
-// Code by its instructions, in hexadecimal: by its shape, which is what such programs have in common, and code that
-// cannot be had in a package here, as the sources and published listings have it.
+// Code in hexadecimal: shapes that such programs have in common, and code that no package here contains, from sources
+// and published listings.
 func TestIdentifyByInstructions(t *testing.T) {
 	const (
 		siTable  = "bebe07"   // mov si,07beh: the table, after the move to 0600h
@@ -180,7 +180,7 @@ func TestIdentifyByInstructions(t *testing.T) {
 	}
 }
 
-// By the instructions of each: a loader behind this code need not trust its hidden sectors.
+// From the instructions of each: a loader started by this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
 	for _, c := range []*boot.Code{
 		boot.Named("windows-2000"), boot.Named("syslinux"), boot.Named("syslinux-gptmbr"), boot.Named("dos"),
@@ -196,7 +196,7 @@ func TestWhoHandsTheEntryOver(t *testing.T) {
 	}
 }
 
-// Whatever stands in sector 0 gets a name that is in the schema, and no panic.
+// Any sector 0 gets a name from the schema, without a panic.
 func FuzzIdentify(f *testing.F) {
 	for _, name := range []string{
 		"/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/ISOLINUX/isohdppx.bin",
@@ -218,12 +218,12 @@ func FuzzIdentify(f *testing.F) {
 	})
 }
 
-// Instructions of programs for sector 0, as their sources have them or as they were seen in public copies. Dots are
-// bytes that differ between builds.
+// Instructions of programs for sector 0, from their sources or public copies. Dots are bytes that differ between
+// builds.
 var instructions = []struct {
 	name string
 	want *boot.Code
-	// missed are what code with another byte may be taken for; nil: it is unknown.
+	// missed lists code with another byte and what it may be identified as; nil: unknown.
 	missed []*boot.Code
 	runs   []string
 }{
@@ -271,7 +271,8 @@ var instructions = []struct {
 	}},
 }
 
-// Code is known by its instructions: a change of any byte of them makes it unknown, or known by its shape only.
+// Code is identified by its instructions: with any byte of them changed, it is unknown, or identified only by its
+// shape.
 func TestIdentifyByEveryInstruction(t *testing.T) {
 	for _, tc := range instructions {
 		t.Run(tc.name, func(t *testing.T) {

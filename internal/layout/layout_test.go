@@ -45,7 +45,7 @@ func readDisk(t testing.TB, d disk.Disk, hint table.Geometry) *layout.Layout {
 	return l
 }
 
-// Sector 0 of a bare volume ends in the same signature as an MBR, and has text or code where the entries would be.
+// Sector 0 of a bare volume ends in the same signature as an MBR, with text or code in place of the entries.
 func TestSectorZero(t *testing.T) {
 	fat := make(forge.Bytes, 16000*512)
 	fsforge.PutFAT16(fat, 0, 16000)
@@ -73,7 +73,7 @@ func TestSectorZero(t *testing.T) {
 	require.Contains(t, disktest.Codes(l.Issues), "ambiguous-sector-0")
 }
 
-// The first sectors of a disk give the starts of its partitions if they hold the whole table.
+// The first sectors of a disk give the starts of its partitions if they contain the whole table.
 func TestHead(t *testing.T) {
 	const sectors, size = 8192, 8192 * units.SectorSize
 	chain := tableforge.NewMBR(sectors, slot(0x83, 63, 1000), slot(5, 2048, 4096))
@@ -111,7 +111,7 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// dftt's images start where the partition starts: their boot sector speaks of 63 sectors before them.
+// dftt's images begin at the partition, but their boot sector states 63 sectors before them.
 func TestImageOfAPartition(t *testing.T) {
 	f := make(forge.Bytes, 16000*512)
 	fsforge.PutFAT16(f, 0, 16000)
@@ -119,7 +119,7 @@ func TestImageOfAPartition(t *testing.T) {
 	require.Contains(t, disktest.Codes(read(t, f).Issues), "image-of-partition")
 }
 
-// Old value first: a stored position that the old layout does not imply is reported and left.
+// Old value first: a stored position that does not match the old layout is reported and unchanged.
 func TestStaleHiddenSectors(t *testing.T) {
 	ntfs := func(hidden uint32) forge.Bytes {
 		f := tableforge.NewMBR(4096, slot(7, 63, 3000))
@@ -168,7 +168,7 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 	require.NotNil(t, l.Partitions[1].Volume.Boot)
 }
 
-// What must be kept of a gap is its data from the first sector that is not zero to the last.
+// The data to keep in a gap extend from the first nonzero sector to the last.
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := tableforge.NewMBR(1500, slot(0x83, 600, 100), slot(0x83, 63, 37))
@@ -197,7 +197,7 @@ func TestGaps(t *testing.T) {
 	})
 }
 
-// Holes cost no reading: the gap after the last partition of this disk is larger than what may be read.
+// Holes need no reading: the gap after the last partition of this disk exceeds the read limit.
 func TestGapsOfHoles(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["two-tib-mbr"])
 	l := readDisk(t, d, table.Geometry{})
@@ -207,7 +207,7 @@ func TestGapsOfHoles(t *testing.T) {
 	require.Greater(t, l.Gaps[0].Len, int64(2<<40-1<<30))
 }
 
-// Zeros that are stored are looked at up to a limit; what was not seen is kept as if it were data.
+// Stored zeros are read up to a limit; the rest is kept like data.
 func TestGapsThatAreTooLongToRead(t *testing.T) {
 	const size = 1 << 30
 	f := tableforge.NewMBR(64, slot(0x83, 63, 1))
@@ -237,8 +237,8 @@ func putSwap(f forge.Bytes) {
 	f.Text(4086, "SWAPSPACE2")
 }
 
-// A disk that was given to one volume can still end in the backup of a GPT. No system looks at that, and neither do we:
-// a primary that is written again would destroy the volume.
+// A disk reused for one volume can still end in the backup of a GPT. No system uses that, and neither do we: rewriting
+// the primary would destroy the volume.
 func TestRemnantOfAGPT(t *testing.T) {
 	const sectors = 20_000
 	start := func(put func(forge.Bytes)) forge.Bytes {
@@ -268,7 +268,7 @@ func TestRemnantOfAGPT(t *testing.T) {
 	require.True(t, l.Damaged())
 }
 
-// mkswap leaves a partition table in sector 0 alone, and writes over the entries of a GPT.
+// mkswap leaves a partition table in sector 0, and overwrites the entries of a GPT.
 func TestVolumeOverAGPT(t *testing.T) {
 	f := tableforge.NewGPT(512, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	putSwap(f)
@@ -303,7 +303,7 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 	}
 }
 
-// Linux looks at the size of an entry and not at its type, so what such an entry names must not be moved away from it.
+// Linux checks the size of an entry and not its type, so the range of such an entry must not be moved.
 func TestEntriesOfTypeZero(t *testing.T) {
 	chain := tableforge.NewMBR(4096, slot(0x05, 63, 4000))
 	tableforge.PutEBR(chain, 63, slot(0, 1, 100), tableforge.Slot{})
@@ -342,7 +342,7 @@ func TestLinkWithoutSectors(t *testing.T) {
 	require.Len(t, l.Partitions, 2)
 }
 
-// Firmware and Linux go by the protective entry that begins at LBA 1; a second one is a hybrid MBR's.
+// Firmware and Linux use the protective entry that begins at LBA 1; a second one belongs to a hybrid MBR.
 func TestTwoProtectiveEntries(t *testing.T) {
 	const sectors = 20_000
 	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
@@ -356,7 +356,7 @@ func TestTwoProtectiveEntries(t *testing.T) {
 	}
 }
 
-// A type that does not move does not move as a slot of a hybrid MBR, either.
+// A type that does not move does not move in a slot of a hybrid MBR, either.
 func TestTypesOfAHybridMBR(t *testing.T) {
 	f := tableforge.NewGPT(512, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	tableforge.PutSlot(f, 0, 0, slot(0xee, 1, 2047))
@@ -373,8 +373,7 @@ func TestTypesOfAHybridMBR(t *testing.T) {
 	require.Contains(t, l.Issues[1].Text, "type 0xa6")
 }
 
-// Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c,
-// pmbr_part_valid.
+// Linux reads a GPT only if the protective entry starts at LBA 1: block/partitions/efi.c, pmbr_part_valid.
 func TestProtectiveEntryElsewhere(t *testing.T) {
 	f := tableforge.NewGPT(512, 4000, 128, tableforge.GPTEntry{First: 63, Last: 1062})
 	require.NotContains(t, disktest.Codes(read(t, f).Issues), "gpt-shield")
@@ -382,7 +381,7 @@ func TestProtectiveEntryElsewhere(t *testing.T) {
 	require.Contains(t, disktest.Codes(read(t, f).Issues), "gpt-shield")
 }
 
-// A machine has to report the heads and sectors of a DOS that a loader starts, whether or not its partition is active.
+// A machine has to report the heads and sectors of a DOS that a loader starts, in an active partition or not.
 func TestGeometryOfABIOS(t *testing.T) {
 	const start, altmbrNumber = 63, 439
 	syslinux := func(t *testing.T, name string) []byte {

@@ -40,8 +40,8 @@ func TestMemberOfAFirmwareRAID(t *testing.T) {
 	requireRefused(t, f, "firmware-raid")
 }
 
-// A member whose array has its table on another disk is named, and not called unknown. Spec: SNIA DDF 2.0, 5.5: the
-// anchor header in the last sector.
+// A member whose array has its table on another disk is identified. Spec: SNIA DDF 2.0, 5.5: the anchor header in the
+// last sector.
 func TestMemberWithoutATable(t *testing.T) {
 	f := make(forge.Bytes, 8192*512)
 	f.Text(2<<20, "data of the array")
@@ -54,8 +54,8 @@ func TestMemberWithoutATable(t *testing.T) {
 	require.Contains(t, found[0].Remedy, "an image of the whole array")
 }
 
-// OS/2 adds the hidden sectors of the parameter block to each sector number, as DOS does: they follow. What its LVM
-// stores does not.
+// OS/2 adds the hidden sectors of the parameter block to each sector number, like DOS, so they are updated. Positions
+// in its LVM are not.
 func TestOS2(t *testing.T) {
 	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x07, Flag: 0x80, Start: 63, Sectors: 7000})
 	volumeforge.PutHPFS(f, 63, 7000)
@@ -71,7 +71,7 @@ func TestOS2(t *testing.T) {
 	requireRefused(t, f, "os2-lvm")
 }
 
-// A dynamic disk is known by the types in its table, and refused as a whole with the reason.
+// A dynamic disk is identified by the types in its table, and refused as a whole with the reason.
 func TestDynamicDisksAreRefused(t *testing.T) {
 	for name, l := range map[string]forge.Bytes{
 		"forged":              tableforge.NewMBR(8192, slot(0x42, 2048, 6000)),
@@ -87,7 +87,7 @@ func TestDynamicDisksAreRefused(t *testing.T) {
 	}
 }
 
-// A partition of a dynamic disk can begin with a part of a volume, which is not read as a whole one.
+// A partition of a dynamic disk can begin with part of a volume, which is not read as a whole one.
 func TestAPartOfADynamicVolumeIsNoVolume(t *testing.T) {
 	f := tableforge.NewMBR(8192, slot(0x42, 63, 6000))
 	fsforge.PutNTFS(f, 63, 6000)
@@ -97,7 +97,7 @@ func TestAPartOfADynamicVolumeIsNoVolume(t *testing.T) {
 	require.Equal(t, &volume.Volume{Kind: volume.LDM, Size: 6000 * 512}, l.Partitions[0].Volume)
 }
 
-// The boot sector of the first volume of a dynamic disk shows that it begins on 1 MiB, after the start of the
+// The boot sector of the first volume of a dynamic disk shows that it begins at 1 MiB, after the start of the
 // partition.
 func TestFirstVolumeOfADynamicDisk(t *testing.T) {
 	const mib = 2048
@@ -126,8 +126,8 @@ func readForged(t *testing.T, f forge.Bytes) *layout.Layout {
 	return l
 }
 
-// A superblock of md 0.90 near the end of the disk is that of the disk, or that of the last partition, where both would
-// be in one place.
+// A superblock of md 0.90 near the end of the disk can belong to the disk or to the last partition, if both would have
+// it at the same place.
 func TestArraysOfDisksAndOfPartitions(t *testing.T) {
 	const sectors, size = 16384, 8 << 20
 	whole := tableforge.NewMBR(sectors, slot(0x83, 63, 4000))
@@ -174,8 +174,8 @@ func TestArrayOfDisksWithoutATable(t *testing.T) {
 	require.Empty(t, l.Issues)
 }
 
-// A BitLocker volume that does not say whether it holds a system is one of data only on a disk that nothing boots, or
-// beside a Windows that can be read.
+// A BitLocker volume that does not state whether it has a system counts as a data volume only on a disk without boot
+// code, or beside a readable Windows.
 func TestBitLockerByItsDisk(t *testing.T) {
 	const start, sectors = 2048, 8192
 	code := func(b ...byte) func(forge.Bytes) { return func(f forge.Bytes) { f.Put(0, b) } }

@@ -21,20 +21,20 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// sizedDisk is a disk on which all counts are in sectors of one size, with volumes of outside tools.
+// sizedDisk is a disk with all counts in sectors of one size, with volumes made by outside tools.
 type sizedDisk struct {
 	sector int64
 	bytes  forge.Bytes
 	starts []int64 // of the volumes, in sectors
 }
 
-// sizedVolume makes a volume of 20 MiB with sectors of a size by its own tool.
+// sizedVolume makes a volume of 20 MiB with sectors of a size with its own tool.
 func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "volume")
 	size := int64(20 << 20)
 	if kind == volume.XFS {
-		size = 300 << 20 // the least that mkfs.xfs takes
+		size = 300 << 20 // the minimum of mkfs.xfs
 	}
 	disktest.MakeBlank(t, path, size)
 	n := strconv.FormatInt(sector, 10)
@@ -45,7 +45,7 @@ func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
 		disktest.Run(t, "mkfs.fat", "-F", "32", "-S", n, "-s", "1", path)
 	case volume.NTFS:
 		disktest.Run(t, "mkfs.ntfs", "-qFf", "-s", n, path)
-	case volume.ExFAT: // it takes the sectors of its device
+	case volume.ExFAT: // it uses the sector size of its device
 		disktest.Run(t, "mkfs.exfat", disktest.LoopDevice(t, path, "-b", n))
 	case volume.XFS:
 		disktest.Run(t, "mkfs.xfs", "-qf", "-s", "size="+n, path)
@@ -56,10 +56,10 @@ func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
 	return b
 }
 
-// room is what sizedTables leave around a volume, in bytes.
+// room is the space around a volume in sizedTables, in bytes.
 const room = 8 << 20
 
-// sizedTables are the tables that lead to a volume in each size.
+// sizedTables are tables with a volume for each sector size.
 var sizedTables = map[string]func(sector int64, v []byte) sizedDisk{
 	"MBR": func(sector int64, v []byte) sizedDisk {
 		n := int64(len(v)) / sector
@@ -81,8 +81,8 @@ var sizedTables = map[string]func(sector int64, v []byte) sizedDisk{
 	},
 }
 
-// Each sector size is found by what a disk holds, in each kind of table and with each kind of volume, whatever size it
-// is read with. Partitions are read at their places, and move only by a size that is certain and usual.
+// Each sector size is found from the content of a disk, in each kind of table and with each kind of volume, whatever
+// size it is read with. Partitions are read at their places, and move only with a certain and usual size.
 func TestEvidenceForEachSectorSize(t *testing.T) {
 	for _, kind := range []volume.Kind{volume.FAT16, volume.FAT32, volume.NTFS, volume.ExFAT, volume.Ext4} {
 		for _, sector := range disk.SectorSizes {
@@ -103,7 +103,7 @@ func TestEvidenceForEachSectorSize(t *testing.T) {
 	}
 }
 
-// require compares a layout with the disk as it was made.
+// require compares a layout with the made disk.
 func (d sizedDisk) require(t *testing.T, l *layout.Layout, kind volume.Kind, name string) {
 	t.Helper()
 	require.NotNil(t, l.Table, name)
@@ -118,8 +118,8 @@ func (d sizedDisk) require(t *testing.T, l *layout.Layout, kind volume.Kind, nam
 	require.False(t, broken, name)
 }
 
-// requireVerdict expects what is refused: an MBR in other sectors than those that are shown, and any table in sectors
-// that no image has.
+// requireVerdict requires refusals: of an MBR in another sector size than the disk's, and of any table in sectors that
+// no image has.
 func (d sizedDisk) requireVerdict(t *testing.T, l *layout.Layout, shown int64, gpt bool) {
 	t.Helper()
 	by := layout.NoEvidence
@@ -135,7 +135,7 @@ func (d sizedDisk) requireVerdict(t *testing.T, l *layout.Layout, shown int64, g
 	require.Equal(t, d.sector != shown && (!gpt || !usual), refusesSectors(l))
 }
 
-// A volume with other sectors than those of the disk is mounted by few systems; the table is not in doubt.
+// Few systems mount a volume with another sector size than the disk; the table is not in doubt.
 func TestVolumeOfOtherSectors(t *testing.T) {
 	for _, c := range []struct {
 		kind          volume.Kind
@@ -176,7 +176,7 @@ func TestVolumeOfOtherSectors(t *testing.T) {
 	}
 }
 
-// An extended partition without a boot record has no cylinder to begin, whatever the sectors are.
+// An extended partition without a boot record needs no cylinder, for any sector size.
 func TestAnEmptyExtendedPartitionInEachSectorSize(t *testing.T) {
 	for _, sector := range disk.SectorSizes {
 		f := make(forge.Bytes, 8<<20)
@@ -196,7 +196,7 @@ func recordOf4096(f forge.Bytes, lba int64, entries ...tableforge.Slot) {
 	}
 }
 
-// noise fills n bytes with data of no kind.
+// noise fills n bytes with data of no known kind.
 func noise(f forge.Bytes, at, n int64) {
 	for i := range n {
 		f.U8(at+i, byte(i%251)|1)
@@ -209,8 +209,7 @@ func refusesSectors(l *layout.Layout) bool {
 	})
 }
 
-// Nothing in a raw file says how large its sectors are. What stands where the table leads does, by sectors of the one
-// size or the other.
+// Nothing in a raw file states its sector size, but structures at the positions in the table show it.
 func TestEvidenceForSectorsOf4096(t *testing.T) {
 	const data = 0xa5
 	primary := slot(0x83, 63, 100)
@@ -301,7 +300,7 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 	}
 }
 
-// An order decides where nothing but data speaks for the other size; what a boot record or volume says stands.
+// An option decides if only data indicate the other size; a boot record or volume overrides it.
 func TestSectorsAreAsOrdered(t *testing.T) {
 	unsure := tableforge.NewMBR(36000, slot(0x83, 63, 100))
 	unsure.U8(63*4096, 1)
@@ -319,8 +318,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 	require.True(t, refusesSectors(l))
 }
 
-// An extended partition without a boot record has no logical partitions for any system, and data in it are worth a
-// word.
+// An extended partition without a boot record has no logical partitions for any system, and data in it are reported.
 func TestAnEmptyBootRecord(t *testing.T) {
 	f := tableforge.NewMBR(8000, slot(0x05, 2048, 4000))
 	require.NotContains(t, disktest.Codes(read(t, f).Issues), "empty-boot-record", "never formatted")

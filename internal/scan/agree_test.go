@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// libraryOf makes a disk with a table of sfdisk, and puts files of file systems where it names them.
+// libraryOf makes a disk with a table of sfdisk, and writes files with file systems to the named partitions.
 func libraryOf(t *testing.T, size int64, table string, volumes map[int64]string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
@@ -46,8 +46,8 @@ func made(t *testing.T, tool string, args ...string) string {
 	return path
 }
 
-// clustersOf returns the byte of a FAT12 or FAT16 at which its clusters begin. Spec: FAT specification 1.03, "FAT Data
-// Structure": behind the reserved sectors, the FATs and the root directory.
+// clustersOf returns the offset of the clusters of a FAT12 or FAT16. Spec: FAT specification 1.03, "FAT Data
+// Structure": after the reserved sectors, the FATs and the root directory.
 func clustersOf(t *testing.T, path string) int64 {
 	t.Helper()
 	b := disktest.ReadFile(t, path)
@@ -56,7 +56,7 @@ func clustersOf(t *testing.T, path string) int64 {
 	return 512*(u16(14)+int64(b[16])*u16(22)) + 32*u16(17)
 }
 
-// One decision about gain: verdict, exit code, rank, script, advice, metrics and plan say the same of a disk.
+// There is one decision about gain: verdict, exit code, rank, script, advice, metrics and plan of a disk agree.
 func TestOneDecisionAboutGain(t *testing.T) {
 	small := made(t, "mkfs.fat", "-F", "16", "-s", "1")
 	start := int64(63)
@@ -78,7 +78,7 @@ func TestOneDecisionAboutGain(t *testing.T) {
 		verdict align.Verdict
 		exit    int
 		moves   []int
-		gain    align.Gain // of the row; empty: it has no advice, since nothing must be done
+		gain    align.Gain // of the row; empty: no advice, since there is nothing to do
 	}{
 		{
 			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half),
@@ -106,7 +106,8 @@ func TestOneDecisionAboutGain(t *testing.T) {
 			align.High,
 		},
 		{
-			// Windows Vista to 8.1 put 128 MiB of Microsoft reserved at LBA 34 of a data disk, and the data at 264192.
+			// Windows Vista to 8.1 create 128 MiB of Microsoft reserved at LBA 34 of a data disk, and the data at
+			// 264192.
 			"Microsoft reserved in front of data",
 			"label: gpt\nfirst-lba: 34\nstart=34, size=2014, type=E3C9E316-0B5C-4DB8-817D-F92DF00215AE\n" +
 				"start=2048, size=16384, type=EBD0A0A2-B9E5-4433-87C0-68B6B72699C7\n",

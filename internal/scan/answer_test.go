@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// liar answers as a worker that a hostile image has taken over: with any JSON.
+// liar answers like a worker compromised by a hostile image: with any JSON.
 type liar struct{ identity, row string }
 
 func (l liar) Call(_ context.Context, r Request) (a Answer, err error) {
@@ -37,7 +37,7 @@ func (l liar) Call(_ context.Context, r Request) (a Answer, err error) {
 
 func (liar) Close() error { return nil }
 
-// lied has a worker lie about one file and gives the rows of the run, and the sum of them.
+// lied lets a worker lie about one file and returns the rows of the run, and their totals.
 func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.vmdk")
@@ -53,7 +53,7 @@ func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	return rows, sum
 }
 
-// honest is a row as a worker gives it.
+// honest is a row of an honest worker.
 func honest() *results.Image {
 	i := results.NewImage("a.vmdk")
 	i.State, i.Format, i.Size, i.Files = results.Judged, "vmdk", 1<<20, []results.File{{Name: "a.vmdk", Size: 512}}
@@ -88,8 +88,7 @@ func TestAnHonestWorker(t *testing.T) {
 	require.Equal(t, int64(1<<20), sum.Fix.Grows)
 }
 
-// What the row of a worker that lies may not change is where it is, what an earlier scan has of it and what the user
-// has accepted.
+// A lying worker cannot change its row's path, data of an earlier scan, or acceptance by the user.
 func TestWhatAWorkerMayNotSay(t *testing.T) {
 	i := honest()
 	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="
@@ -189,7 +188,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// A doubt is the only question to which there need not be a row.
+// A doubt is the only request that need not have a row.
 func TestADoubtThatCameToNothing(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "firmware.bin"), make([]byte, 512), 0o600))
@@ -203,14 +202,14 @@ func TestADoubtThatCameToNothing(t *testing.T) {
 	require.Empty(t, sum.Unreadable)
 }
 
-// quiet is a Progress that nobody looks at.
+// quiet is an unused Progress.
 type quiet struct{}
 
 func (quiet) Found(int)           {}
 func (quiet) Walked()             {}
 func (quiet) Done(*results.Image) {}
 
-// searched carries a task out with the workers of a pool, which it closes, and returns the sums.
+// searched runs a task with the workers of a pool, which it closes, and returns the totals.
 func searched(ctx context.Context, t *Task, p *Pool) (*results.Summary, error) {
 	t.Jobs, t.Boundary, t.Progress = 1, align.DefaultBoundary, quiet{}
 	r := t.begin()
@@ -218,7 +217,7 @@ func searched(ctx context.Context, t *Task, p *Pool) (*results.Summary, error) {
 	return r.summary, errors.Join(r.look(ctx), p.Close())
 }
 
-// willing says about each file that it is a disk.
+// willing reports every file as a disk.
 type willing struct{}
 
 func (willing) Call(context.Context, Request) (Answer, error) {
@@ -226,7 +225,7 @@ func (willing) Call(context.Context, Request) (Answer, error) {
 }
 func (willing) Close() error { return nil }
 
-// A machine that has no room for more workers works with those that it has.
+// On a machine without room for more workers, the existing ones continue.
 func TestWorkersThatCannotBeStarted(t *testing.T) {
 	started := 0
 	p := NewPool(8, func(context.Context) (Worker, error) {
@@ -254,7 +253,7 @@ func TestNoWorkerCanBeStarted(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// A machine that is short of threads works with fewer workers, and an image is not blamed for it.
+// On a machine that lacks threads, fewer workers run, and no image is blamed.
 func TestWorkersWithoutThreads(t *testing.T) {
 	for _, late := range []int{1, 3, 5, 6} {
 		left := late
@@ -271,7 +270,7 @@ func TestWorkersWithoutThreads(t *testing.T) {
 	}
 }
 
-// stopped dies of a cause at the first requests of all its kind.
+// stopped fails for one cause at the first requests of all its instances.
 type stopped struct {
 	left  *int
 	cause sandbox.Cause
@@ -285,8 +284,8 @@ func (s stopped) Call(context.Context, Request) (Answer, error) {
 }
 func (stopped) Close() error { return nil }
 
-// A worker that does not answer in time may wait for a storage that stands still, and one without memory may have used
-// it up before: another is asked, once. One that computes for too long does that for the image.
+// A worker that does not answer in time may be waiting for a stalled storage, and one without memory may have used it
+// before: another is tried, once. A worker that computes for too long does so because of the image.
 func TestWorkersThatAreStopped(t *testing.T) {
 	for _, c := range []struct {
 		cause         sandbox.Cause
@@ -319,7 +318,7 @@ func TestWorkersThatAreStopped(t *testing.T) {
 	}
 }
 
-// TestFilesWithoutAFormat scans raw disks in a folder. Each row is the one of the file named alone; saved boot tracks
+// TestFilesWithoutAFormat scans raw disks in a folder. Each row equals that of the file named alone; saved boot tracks
 // are not disks.
 func TestFilesWithoutAFormat(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func judgedRow(path string, lba int64) *results.Image {
 	return i
 }
 
-// scanned is the file of a scan of /lib that ended at a minute; of /mnt, where the first row lies there.
+// scanned is the file of a scan of /lib that ended at a minute, or of /mnt, if the first row is there.
 func scanned(t testing.TB, minute int, rows ...*results.Image) string {
 	t.Helper()
 	root := "/lib"
@@ -55,7 +55,7 @@ func scanned(t testing.TB, minute int, rows ...*results.Image) string {
 	return b.String()
 }
 
-// merged makes a report of texts of files, each with labels.
+// merged makes a report from the texts of files, each with labels.
 func merged(t testing.TB, task MergeTask, texts ...string) (*results.Report, []*results.Image, error) {
 	t.Helper()
 	for n, text := range texts {
@@ -129,7 +129,7 @@ func TestTwoHostsThatSeeOneImage(t *testing.T) {
 	}
 }
 
-// TestFoldersOfOneDatastore scans folders that have images of one name: each is another image.
+// TestFoldersOfOneDatastore scans folders with images of the same name: they are different images.
 func TestFoldersOfOneDatastore(t *testing.T) {
 	t.Parallel()
 	for why, c := range map[string]struct {
@@ -160,7 +160,7 @@ func TestFoldersOfOneDatastore(t *testing.T) {
 	}
 }
 
-// TestMissingShards reads fewer shards of one library than there are.
+// TestMissingShards reads only some shards of a library.
 func TestMissingShards(t *testing.T) {
 	t.Parallel()
 	shard := func(k string) string {
@@ -219,7 +219,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// A label of the row stays, and one on the command line fills in.
+// A label of the row is kept, and one on the command line is added.
 func TestLabelsOfFiles(t *testing.T) {
 	t.Parallel()
 	mine := judgedRow("/lib/a", 63)
@@ -258,7 +258,7 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 	}
 }
 
-// TestLostRows has files whose rows are fewer than their summary counts, or others.
+// TestLostRows has files with fewer rows than in their summary, or with others.
 func TestLostRows(t *testing.T) {
 	t.Parallel()
 	whole := scanned(t, 1, judgedRow("/lib/a", 2048), judgedRow("/lib/b", 63), judgedRow("/lib/c", 63))
@@ -313,7 +313,7 @@ func TestOtherResultsAreRefused(t *testing.T) {
 	}
 }
 
-// TestLinesAreBounded has a line of as many bytes as are allowed, and one that is too long, however the bytes come.
+// TestLinesAreBounded has a line of maximum length, and one that is too long, in any chunks.
 func TestLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 100_000
@@ -359,7 +359,7 @@ func TestOrderOfRows(t *testing.T) {
 	}
 }
 
-// FuzzLines reads any bytes as lines of results, and prints what passes.
+// FuzzLines reads any bytes as lines of results, and prints valid ones.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte(scanned(f, 1, judgedRow("/lib/a", 63), judgedRow("/lib/b", 2048))))
 	f.Add([]byte(`{"schema":"trueup/1","command":"scan","event":"image","path":"x","state":"failed"}` + "\n{}\n"))

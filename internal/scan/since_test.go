@@ -216,7 +216,7 @@ func TestShareOfAPath(t *testing.T) {
 	require.True(t, Shard{}.Has("/library/xp.vmdk"))
 }
 
-// A script is for bash, and names are quoted for other shells on Windows.
+// A script is for sh, and names are quoted for other shells on Windows.
 func TestNoScriptOnWindows(t *testing.T) {
 	c := Choices{Script: "fix.sh"}
 	for system, refused := range map[string]bool{"linux": false, "darwin": false, "freebsd": false, "windows": true} {
@@ -246,8 +246,8 @@ func TestListsOfPaths(t *testing.T) {
 	}
 }
 
-// The byte order mark of Windows belongs to no address. Addresses are refused, unless a file has that name, and nothing
-// that may be secret in them is shown.
+// The byte order mark of Windows is not part of an address. Addresses are refused, unless a file has that name, and
+// secrets in them are not shown.
 func TestListsOfAddresses(t *testing.T) {
 	paths, err := ReadList("-", strings.NewReader("\ufeffhttps://h/a?secret\nnbd://h/\n"))
 	require.NoError(t, err)

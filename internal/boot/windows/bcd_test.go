@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// mbrDevice is a partition of an MBR disk as the boot manager names it, without the GUID in front. Source:
-// BCD-SYS, Linux/update_device.sh.
+// mbrDevice is a partition of an MBR disk in the format of the boot manager, without the leading GUID. Source: BCD-SYS,
+// Linux/update_device.sh.
 func mbrDevice(signature uint32, off uint64) forge.Bytes {
 	d := make(forge.Bytes, 0x48)
 	d.U32(0, 6)
@@ -29,7 +29,7 @@ func mbrDevice(signature uint32, off uint64) forge.Bytes {
 	return d
 }
 
-// plain is an element that names a device.
+// plain is an element with a device.
 func plain(device []byte) []byte { return append(make([]byte, 16), device...) }
 
 // ramDisk is the element of a recovery system as Windows 10 stores it (the BCD of the corpus): a RAM disk from a file
@@ -105,7 +105,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 	}
 }
 
-// A store that is dirty keeps the partitions in their places that it names, and no others.
+// A dirty store keeps exactly the partitions in place that it refers to.
 func TestDirtyBootConfiguration(t *testing.T) {
 	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))},
 		element{"21000001", plain(mbrDevice(signature, secondStart))})
@@ -152,7 +152,7 @@ func TestBootIni(t *testing.T) {
 	require.Empty(t, stored(r))
 }
 
-// Saved boot sectors know their place as those at the start of a partition do.
+// Saved boot sectors contain their position like those at the start of a partition.
 func TestSavedBootSectors(t *testing.T) {
 	lilo := saved(63)
 	lilo.Text(6, "LILO")
@@ -189,7 +189,7 @@ func TestSavedBootSectors(t *testing.T) {
 
 const recoveryFile = "WINDOWS/SYSTEM32/RECOVERY/REAGENT.XML"
 
-// agent is a ReAgent.xml as Windows 10 writes it, with these tags in the middle.
+// agent is a ReAgent.xml like that of Windows 10, with these tags in the middle.
 func agent(tags ...string) string {
 	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n  <WinreBCD " +
 		"id=\"{f8d1de0b-0ced-11e6-abf9-db7ac698ead8}\"/>" +
@@ -198,7 +198,7 @@ func agent(tags ...string) string {
 		"guid=\"{00000000-0000-0000-0000-000000000000}\"/>\n</WindowsRE>\n"
 }
 
-// location is the tag that names a partition.
+// location is the tag with a partition offset.
 func location(space, name, id, offset string) string {
 	return space + `<` + name + ` path="\Récupération" id="` + id + `" offset="` + offset +
 		`" guid="{00000000-0000-0000-0000-000000000000}"/>`
@@ -214,7 +214,7 @@ func wideText(s string, order binary.ByteOrder) []byte {
 	return out
 }
 
-// The number grows and shrinks, the file does not.
+// The number of digits changes, the file size does not.
 func TestRecoveryLocations(t *testing.T) {
 	const space = "\n  "
 	make := func(offset, space string) string {
@@ -274,7 +274,7 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	require.True(t, strings.HasSuffix(string(b), `offset="00004096`), "zeros where there is no white space: %s", b)
 }
 
-// A GPT has no other places: a recovery system is named by its offset there too.
+// It is the same on a GPT: a recovery system is stored by its offset there too.
 func TestRecoveryOnGPT(t *testing.T) {
 	text := agent(location("\n  ", "WinreLocation", "0", "20512256"))
 	g := boottest.GuestOf(t, windowsDisk(t, map[string][]byte{"RECOVERY/WINDOWSRE/REAGENT.XML": []byte(text)}))
@@ -284,7 +284,7 @@ func TestRecoveryOnGPT(t *testing.T) {
 	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
 
-// Another disk can have a partition at the same offset: it is told by its GUID, or by its signature.
+// Another disk can have a partition at the same offset: its GUID or signature distinguishes it.
 func TestRecoveryOnAnotherDisk(t *testing.T) {
 	const here, partition, other = "01234567-89ab-cdef-0123-456789abcdef", "11111111-89ab-cdef-0123-456789abcdef",
 		"22222222-89ab-cdef-0123-456789abcdef"
@@ -331,7 +331,7 @@ func TestHugeRecoveryFile(t *testing.T) {
 	}
 }
 
-// ntDisk is a disk as Windows NT 4 keeps it in its registry.
+// ntDisk is a disk in the registry of Windows NT 4.
 type ntDisk struct {
 	signature uint32
 	parts     []ntPartition
@@ -385,7 +385,7 @@ func twoDisks() forge.Bytes {
 		ntDisk{elsewhere, []ntPartition{{fatStart, 'D'}}})
 }
 
-// The letters of Windows NT 4 follow, those of other disks are known, and nothing else of the value changes.
+// The letters of Windows NT 4 are updated, those of other disks are found, and nothing else in the value changes.
 func TestLettersOfWindowsNT4(t *testing.T) {
 	information := twoDisks()
 	for name, files := range map[string]map[string][]byte{
@@ -423,7 +423,7 @@ func TestLettersOfWindowsNT4(t *testing.T) {
 	}
 }
 
-// What is not understood of the value is refused, with its place.
+// Unknown parts of the value are refused with their position.
 func TestDiskInformationNotUnderstood(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(f forge.Bytes) forge.Bytes

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// fuzzDevice is what a plain element holds: no GUID, then a partition of an MBR disk at LBA 63.
+// fuzzDevice is the content of a plain element: no GUID, then a partition of an MBR disk at LBA 63.
 func fuzzDevice() forge.Bytes {
 	d := make(forge.Bytes, 0x58)
 	d.U32(0x10, devicePartition)
@@ -30,7 +30,7 @@ func fuzzDevice() forge.Bytes {
 	return d
 }
 
-// Devices lie inside of their element, do not overlap, and are found again when their offset is another.
+// Devices are inside their element, do not overlap, and are found again with another offset.
 func FuzzBootDevices(f *testing.F) {
 	f.Add([]byte(fuzzDevice()))
 	f.Add(append(make([]byte, 0x34), fuzzDevice()...))
@@ -56,7 +56,7 @@ const fuzzAgent = "<?xml version='1.0'?>\n<WindowsRE version=\"2.0\">\n  <WinreL
 	"offset=\"32256\" guid=\"{0}\"/>\n" +
 	"  <!-- <ALocation offset='1'/> --><ImageLocation offset='65536'/></WindowsRE>"
 
-// What Encode makes of a file has the same length, the same tags, and the new number in its place.
+// The output of Encode has the same length, the same tags, and the new number in place.
 func FuzzReAgent(f *testing.F) {
 	f.Add([]byte(fuzzAgent), int64(1<<20))
 	f.Add([]byte("\ufeff"+fuzzAgent), int64(512))
@@ -93,7 +93,7 @@ func FuzzReAgent(f *testing.F) {
 	})
 }
 
-// A menu of a stranger names only partitions that there are, and no file outside of the volume.
+// An untrusted menu refers only to existing partitions, and to no file outside the volume.
 func FuzzBootIni(f *testing.F) {
 	f.Add([]byte("[boot loader]\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\n" +
 		"[operating systems]\nC:\\BOOTSECT.DOS=\"MS-DOS\"\n"))
@@ -115,8 +115,8 @@ func FuzzBootIni(f *testing.F) {
 	})
 }
 
-// Partitions that the registry of Windows NT names lie in the value, behind each other, and are found again when their
-// starts are others.
+// Partitions in the registry of Windows NT are in the value, one after the other, and are found again with other
+// starts.
 func FuzzDiskInformation(f *testing.F) {
 	one := make(forge.Bytes, 44+4+8+52)
 	one.U32(0, diskVersion)
@@ -154,7 +154,7 @@ func TestDiskInformationSizes(t *testing.T) {
 	})
 }
 
-// The entries of logs that are kept for their hashes are bounded, and a place is never sought outside of a value.
+// The number of log entries kept for their hashes is limited, and no position is outside a value.
 func TestSealsAreBounded(t *testing.T) {
 	made := func(data string) forge.Bytes {
 		return hiveforge.New(3, hiveforge.Key{Name: "root", Keys: []hiveforge.Key{

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// said returns the one issue of a code, which refuses each move, and the references.
+// said returns the only issue of a code, which refuses each move, and the references.
 func said(t testing.TB, code string, files map[string][]byte) (text string, refs []boot.Ref) {
 	t.Helper()
 	r := boottest.ReadGuest(t, boottest.GuestOf(t, windowsDisk(t, files)))
@@ -31,15 +31,15 @@ func said(t testing.TB, code string, files map[string][]byte) (text string, refs
 	return issues[0].Text, stored(r)
 }
 
-// Places of offsets of cells, from the name of a key or value on. Spec: "Windows registry file format specification",
-// "Key node", "Key value".
+// Positions of cell offsets, relative to the name of a key or value. Spec: "Windows registry file format
+// specification", "Key node", "Key value".
 const (
 	subkeysOf = 28 - 76
 	valuesOf  = 40 - 76
 	dataOf    = 8 - 20
 )
 
-// spoiled is a hive in which a key or value with a name, of which kind says the signature, has an offset of no cell.
+// spoiled is a hive in which a named key or value, selected by its signature, has an invalid cell offset.
 func spoiled(t testing.TB, hive forge.Bytes, kind, name string, field int) forge.Bytes {
 	t.Helper()
 	hive = slices.Clone(hive)
@@ -54,7 +54,7 @@ func spoiled(t testing.TB, hive forge.Bytes, kind, name string, field int) forge
 	return nil
 }
 
-// An element that is broken is reported, and does not hide the others.
+// A broken element is reported, and does not hide the others.
 func TestBrokenElements(t *testing.T) {
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	store := bootStore(
@@ -99,7 +99,7 @@ func TestBrokenElements(t *testing.T) {
 	}
 }
 
-// A file whose clusters lead out of its volume is there, and cannot be read.
+// A file with clusters outside its volume exists, but cannot be read.
 func TestStoresThatCannotBeRead(t *testing.T) {
 	for path, tc := range map[string]struct {
 		code string
@@ -127,7 +127,7 @@ func TestStoresThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// fats returns where the two FATs of a disk lie, and where the first cluster does.
+// fats returns the positions of the two FATs of a disk, and of the first cluster.
 func fats(image forge.Bytes) (first, second, data int64) {
 	bpb := image[fatStart:]
 	fatBytes := 512 * int64(binary.LittleEndian.Uint16(bpb[fsforge.BootFATSize:]))
@@ -136,7 +136,7 @@ func fats(image forge.Bytes) (first, second, data int64) {
 	return first, first + fatBytes, first + 2*fatBytes + rootBytes
 }
 
-// fatEntries returns the entries, in both FATs, of the first cluster of a file.
+// fatEntries returns the entries of a file's first cluster, in both FATs.
 func fatEntries(t testing.TB, image, content forge.Bytes) [2]int64 {
 	t.Helper()
 	first, second, data := fats(image)
@@ -147,7 +147,7 @@ func fatEntries(t testing.TB, image, content forge.Bytes) [2]int64 {
 	return [2]int64{first + entry, second + entry}
 }
 
-// What holds more than any Windows writes is not read to the end, and refused by name.
+// Files larger than any of Windows are not read completely, and refused by name.
 func TestLimitsOfWindows(t *testing.T) {
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	const store, elements = "Boot/BCD", "limit exceeded of 4096 elements and 4194304 bytes"
@@ -206,7 +206,7 @@ func TestLimitsOfWindows(t *testing.T) {
 	}
 }
 
-// A position that lies at the same place in many states of a hive is one. Those of one hive at many places are bounded.
+// A position at the same place in many states of a hive counts once. Those of one hive at many places are limited.
 func TestPlacesOfPositions(t *testing.T) {
 	const system, letters = "WINDOWS/SYSTEM32/CONFIG/SYSTEM", 1000
 	var values []hiveforge.Value
@@ -238,8 +238,8 @@ func TestPlacesOfPositions(t *testing.T) {
 	}
 }
 
-// Of two FATs that differ a check takes either. That matters to a file that they give other clusters, and to the logs
-// of an open hive as to the hive.
+// Of two different FATs, a check can choose either. That matters for a file with different clusters, and for the logs
+// of an open hive as for the hive.
 func TestFATsThatDiffer(t *testing.T) {
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
@@ -255,7 +255,7 @@ func TestFATsThatDiffer(t *testing.T) {
 		image.U16(fat+2, binary.LittleEndian.Uint16(image[fat+2:])&^0x8000) // not closed: ClnShutBitMask
 	}
 	for name, tc := range map[string]struct {
-		differs int64 // 0: nowhere
+		differs int64 // 0: none
 		refused bool
 	}{
 		"same":         {},

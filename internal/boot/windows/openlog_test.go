@@ -26,7 +26,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// ntfsSectors is the length of the partition of an ntfsDisk, and ntfsCluster that of its clusters in bytes.
+// ntfsSectors is the length of the partition of an ntfsDisk, and ntfsCluster its cluster size in bytes.
 const ntfsSectors, ntfsCluster = 10000, 4096
 
 // ntfsDisk is the disk of these tests with an NTFS in its second partition.
@@ -45,7 +45,7 @@ func newNTFSDisk(t testing.TB, files map[string][]byte) *ntfsDisk {
 		require.NoError(t, os.WriteFile(name, b, 0o600))
 	}
 	list := filepath.Join(t.TempDir(), "list")
-	require.NoError(t, os.WriteFile(list, []byte("[ExclusionList]\n"), 0o600)) // else wimlib omits hiberfil.sys
+	require.NoError(t, os.WriteFile(list, []byte("[ExclusionList]\n"), 0o600)) // otherwise wimlib omits hiberfil.sys
 	require.NoError(t, os.WriteFile(volume, make([]byte, ntfsSectors*512), 0o600))
 	disktest.Run(t, "mkntfs", "-F", "-q", "-c", fmt.Sprint(ntfsCluster), "-p", "40063", "-H", "255", "-S", "63", volume)
 	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+list, tree, wim)
@@ -59,7 +59,7 @@ func newNTFSDisk(t testing.TB, files map[string][]byte) *ntfsDisk {
 	return d
 }
 
-// cluster is where a byte of a file lies.
+// cluster returns the position of a byte of a file.
 func (d *ntfsDisk) cluster(t testing.TB, path string, off int64) int64 {
 	t.Helper()
 	f, err := d.fs.Open(path)
@@ -75,7 +75,7 @@ func (d *ntfsDisk) onRecord(t testing.TB, op uint16, n int64, redo []byte) []byt
 	return fsforge.OnRecord(op, n, d.cluster(t, "$MFT", 0), redo)
 }
 
-// trace has the records that lead to a file.
+// trace returns the records on the path to a file.
 func (d *ntfsDisk) trace(t testing.TB, path string) ntfs.Trace {
 	t.Helper()
 	trace, err := d.fs.(ntfs.Volume).Trace(path)
@@ -83,7 +83,7 @@ func (d *ntfsDisk) trace(t testing.TB, path string) ntfs.Trace {
 	return trace
 }
 
-// used returns the disk with a log that was in use, and these records in it.
+// used returns the disk with an open log that contains these records.
 func (d *ntfsDisk) used(t testing.TB, records ...[]byte) forge.Bytes {
 	t.Helper()
 	f, err := d.fs.Open("$LogFile")
@@ -97,7 +97,7 @@ func (d *ntfsDisk) used(t testing.TB, records ...[]byte) forge.Bytes {
 	return out
 }
 
-// letterOf returns whether the letter that names the NTFS follows, and what is said of it.
+// letterOf reports whether the letter of the NTFS is updated, with the issue about it.
 func letterOf(t testing.TB, b []byte) (follows bool, issues []ondisk.Issue) {
 	t.Helper()
 	r := boottest.ReadGuest(t, boottest.GuestOf(t, b))
@@ -105,16 +105,16 @@ func letterOf(t testing.TB, b []byte) (follows bool, issues []ondisk.Issue) {
 	return follows, append(boottest.Issues(r, "mounted-devices"), boottest.Issues(r, "ntfs-open")...)
 }
 
-// ntfsLetters is a SYSTEM in which a letter names the NTFS.
+// ntfsLetters is a SYSTEM with a letter of the NTFS.
 func ntfsLetters() forge.Bytes {
 	return systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart)))
 }
 
 const ntfsSystem = "Windows/System32/config/SYSTEM"
 
-// A position in a file of an NTFS that was in use is rewritten where the replay of its log leaves alone all that leads
-// to it: its bytes, its record, the folders on its path. For a hive that is open, its logs count as it does, and no
-// name may come or go beside it.
+// A position in a file of an NTFS that was in use is rewritten if the replay of its log changes nothing on the way to
+// it: its bytes, its record, the folders on its path. For an open hive, its logs count too, and no names may be added
+// or removed beside it.
 func TestOpenLogOfNTFS(t *testing.T) {
 	const mapping, times, toRoot, clusters = 0x09, 0x0b, 0x0c, 0x08
 	hive, log := ntfsLetters(), ntfsSystem+".LOG1"
@@ -174,7 +174,7 @@ func TestOpenLogOfNTFS(t *testing.T) {
 	}
 }
 
-// Without a log that can be read, and on a volume that is marked, no position of an NTFS is rewritten.
+// Without a readable log, and on a dirty volume, no position of an NTFS is rewritten.
 func TestNTFSWithoutItsLog(t *testing.T) {
 	d := newNTFSDisk(t, map[string][]byte{ntfsSystem: ntfsLetters()})
 	wide := func(s string) (b []byte) {
@@ -209,7 +209,7 @@ func TestNTFSWithoutItsLog(t *testing.T) {
 	require.Contains(t, boottest.Issues(r, "mounted-devices")[0].Text, "NTFS is marked dirty")
 }
 
-// Each finder returns the error of each of its reads, whichever of them another finder made before.
+// Each finder returns errors of its reads, even if another finder has made the same read before.
 func TestEachReadOfAFinder(t *testing.T) {
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)),
 		binaryValue(`\DosDevices\D:`, mounted(elsewhere, nowhere)))
@@ -241,8 +241,7 @@ func TestEachReadOfAFinder(t *testing.T) {
 	}
 }
 
-// crossing is a BCD that names a partition at the border of two sectors: four bytes of the position lie in each. at is
-// the place of the position.
+// crossing is a BCD with a partition offset across two sectors, four bytes in each. at is its position.
 func crossing(t *testing.T) (f forge.Bytes, at int) {
 	t.Helper()
 	device := mbrDevice(signature, fatStart)
@@ -256,11 +255,11 @@ func crossing(t *testing.T) (f forge.Bytes, at int) {
 	return nil, 0
 }
 
-// A position of which Windows logged one sector only lies in the hive and in the log. Each byte is rewritten once.
+// A position of which Windows logged only one sector is in the hive and in the log. Each byte is rewritten once.
 func TestPositionInHiveAndLog(t *testing.T) {
 	want, at := crossing(t)
 	for name, tc := range map[string]struct {
-		hive  func(f forge.Bytes) // what the hive has otherwise
+		hive  func(f forge.Bytes) // further content of the hive
 		bytes int
 	}{
 		"half of it is old":                   {func(f forge.Bytes) { f[at+7]++ }, 8},
@@ -294,7 +293,7 @@ func TestPositionInHiveAndLog(t *testing.T) {
 	}
 }
 
-// What the logs of a hive make of it, and what keeps it from being known.
+// Effects of the logs on a hive, and reasons why its state is unknown.
 func TestHotHives(t *testing.T) {
 	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
@@ -303,7 +302,7 @@ func TestHotHives(t *testing.T) {
 	for name, tc := range map[string]struct {
 		logs  map[string]forge.Bytes
 		fates []string
-		issue string // the begin of its reason; empty: none
+		issue string // beginning of the reason; may be empty
 	}{
 		"in the log only": {
 			map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)},
@@ -344,7 +343,7 @@ func TestHotHives(t *testing.T) {
 	}
 }
 
-// A Windows 2000 may start from the mirror of an open SYSTEM. It means nothing beside one that was closed.
+// A Windows 2000 may start from the mirror of an open SYSTEM. The mirror of a closed one does not matter.
 func TestMirrorOfAnOpenHive(t *testing.T) {
 	c := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
@@ -427,8 +426,8 @@ func TestSealOfAnEntry(t *testing.T) {
 	}, got, "the log is read with its new positions, where nothing starts yet")
 }
 
-// A limit counts what one state has: many entries that touch the letters are not reason to refuse, nor to omit the
-// state with which the guest starts.
+// A limit applies to one state: many entries that touch the letters are no reason to refuse, nor to omit the guest's
+// initial state.
 func TestLimitsCountOneState(t *testing.T) {
 	var values []hiveforge.Value
 	for i := range 20 {

@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// The disk of these tests: a FAT that boots, and a partition after it.
+// The disk of these tests: a boot partition with FAT, and a partition after it.
 const (
 	signature   = 0x1b2c3d4e
 	fatStart    = 63 * 512
@@ -37,7 +37,7 @@ const (
 	elsewhere   = 0x55667788 // another disk
 )
 
-// windowsDisk makes the disk with files in its FAT. A path has its elements parted by "/".
+// windowsDisk makes the disk with files in its FAT. Path elements are separated by "/".
 func windowsDisk(t testing.TB, files map[string][]byte) forge.Bytes {
 	t.Helper()
 	f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Start: 63, Sectors: 40000},
@@ -74,7 +74,7 @@ func stored(r *boot.Result) []boot.Ref {
 	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
 }
 
-// fates returns references and what becomes of them.
+// fates returns references with their outcomes.
 func fates(refs []boot.Ref) []string {
 	out := []string{}
 	for _, r := range refs {
@@ -149,7 +149,7 @@ func TestMountedDevices(t *testing.T) {
 	}
 }
 
-// Whatever may change the hive before Windows reads it, no byte of it is changed here.
+// If the hive may change before Windows reads it, no byte of it is changed here.
 func TestDirtyHives(t *testing.T) {
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
@@ -193,7 +193,7 @@ func TestDirtyHives(t *testing.T) {
 	})
 }
 
-// Nothing in a hive names a partition of a GPT by its place, but those of other disks, which can have an MBR.
+// A hive stores no offsets of GPT partitions, only of other disks, which can have an MBR.
 func TestHivesOfGPTDisks(t *testing.T) {
 	disk := windowsDisk(t, map[string][]byte{
 		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(
@@ -210,7 +210,7 @@ func TestHivesOfGPTDisks(t *testing.T) {
 	require.Empty(t, r.Issues)
 }
 
-// A Windows takes a hybrid MBR for the table of the disk.
+// Windows reads a hybrid MBR as the table of the disk.
 func TestHivesOfHybridMBRs(t *testing.T) {
 	disk := windowsDisk(t, map[string][]byte{
 		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))),
@@ -227,8 +227,7 @@ func TestHivesOfHybridMBRs(t *testing.T) {
 	require.Equal(t, want, fates(stored(boottest.ReadGuest(t, g))))
 }
 
-// Files that cannot be read are judged by what loads them. A volume of another kind, and one that could not be looked
-// at, hold no files of Windows.
+// Unreadable files are judged by their loader. A volume of another kind, or an unreadable one, has no files of Windows.
 func TestFilesThatCannotBeRead(t *testing.T) {
 	made := func(loads string) forge.Bytes {
 		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000},
@@ -252,7 +251,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	require.Empty(t, boottest.Issues(boottest.ReadGuest(t, boottest.Guest(d, tab, parts)), "files-unread"))
 }
 
-// A BitLocker volume of which the metadata do not show whether it holds a system is judged by the disk around it.
+// A BitLocker volume whose metadata do not show whether it has a system is judged by the rest of the disk.
 func TestBitLockerVolumes(t *testing.T) {
 	g := &boot.Guest{Partitions: []boot.Partition{{Volume: &volume.Volume{Kind: volume.BitLocker}}}}
 	g.Partitions[0].Number = 3
@@ -267,7 +266,7 @@ func TestBitLockerVolumes(t *testing.T) {
 	}
 }
 
-// A sector of what Windows starts with that cannot be read is never taken for what is on the disk.
+// An unreadable sector in the boot chain of Windows is never mistaken for data.
 func TestBadSectorsUnderWindows(t *testing.T) {
 	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	logged := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart)))
@@ -295,8 +294,8 @@ func TestBadSectorsUnderWindows(t *testing.T) {
 	}
 }
 
-// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with
-// something else in it is not one.
+// A second Windows in a partition has a folder of another name, and so has one named by its owner. A folder with other
+// content is not one.
 func TestWindowsInOtherFolders(t *testing.T) {
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{
@@ -315,7 +314,7 @@ func TestWindowsInOtherFolders(t *testing.T) {
 	require.Contains(t, links(r), `1 partition 1 holds Windows in \My Windows`)
 }
 
-// How a Windows was left shows in its hives and in the file of hibernation.
+// The state of a Windows shows in its hives and in the hibernation file.
 func TestStateOfWindows(t *testing.T) {
 	const file = "WINDOWS/system32/config/SYSTEM"
 	closed := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
@@ -375,10 +374,10 @@ func TestStateOfWindows(t *testing.T) {
 	}
 }
 
-// A file that only names the real one says nothing by itself. Without that one on the disk, it is elsewhere.
+// A file that only refers to the real one is insufficient. If that is not on the disk, it is elsewhere.
 func TestLinkToHibernation(t *testing.T) {
 	for name, tc := range map[string]struct {
-		second string // what the file of the other partition begins with; empty: no such file
+		second string // beginning of that file on the other partition; empty: none
 		want   []ondisk.Effect
 		state  boot.State
 	}{
@@ -406,16 +405,16 @@ func TestLinkToHibernation(t *testing.T) {
 	}
 }
 
-// A kernel that wakes up has the old places of all partitions in memory. ntfs-3g refuses the volumes that hold a
-// hibernated system too. It knows two signatures only, and refuses all short files.
+// A resuming kernel has the old positions of all partitions in memory. ntfs-3g also refuses the volumes of a hibernated
+// system. It supports only two signatures, and refuses all short files.
 func TestHibernationAgreesWithNTFS3G(t *testing.T) {
 	probe := disktest.Tool(t, "ntfs-3g.probe")
 	asleep, unknown := []ondisk.Effect{ondisk.Refuse}, []ondisk.Effect{ondisk.Unbootable}
 	for name, tc := range map[string]struct {
-		head    string // what the file begins with
+		head    string // beginning of the file
 		length  int    // of what is after that
 		want    []ondisk.Effect
-		differs string // why ntfs-3g does otherwise
+		differs string // reason for the difference from ntfs-3g
 	}{
 		"hibr":          {"hibr", 8000, asleep, ""},
 		"HIBR":          {"HIBR", 8000, asleep, ""},

@@ -22,14 +22,14 @@ const (
 //go:embed testdata/mutant.go
 var switchText string
 
-// bench holds every mutant of the rooms in one build: a variable of the environment switches one on.
+// bench has every mutant of the rooms in one build: an environment variable switches one on.
 type bench struct {
 	root    string // of the module
 	cache   string
 	overlay string // a file for the option -overlay
 	sum     string // of the sources of the mutants
-	own     string // pattern of the tests of the package of a mutant
-	program string // a command with its mutants, once it is built
+	own     string // pattern of the tests of a mutant's package
+	program string // a command with its mutants, if it has been built
 	mutants []mutant
 	failed  []string // keys of mutants that do not compile
 }

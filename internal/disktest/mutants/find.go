@@ -20,26 +20,26 @@ type mutant struct {
 	room     string // path of the package below internal
 	in       string // function
 	kind     string
-	text     string // source of what is deleted, on one line
+	text     string // deleted source, on one line
 	code     string // digest of the source of the function
 	path     string
 	from, to int // lines
 }
 
-// key names a mutant as long as its source stays, wherever its lines go.
+// key identifies a mutant while its source stays the same, on any lines.
 func (m mutant) key() string { return fmt.Sprintf("%s %s %s: %s", m.room, m.in, m.kind, m.text) }
 
 // The kinds of mutants.
 const (
-	kindCheck   = "check"   // a condition that leads to an error of its own is false
-	kindPassed  = "passed"  // an error that a call returned is dropped
+	kindCheck   = "check"   // a condition before the return of a new error is false
+	kindPassed  = "passed"  // a returned error is dropped
 	kindCall    = "call"    // a flush, lock or step of the publication is not made
 	kindAppend  = "append"  // an element of a list is omitted
 	kindBranch  = "branch"  // another condition is false
 	kindOperand = "operand" // an operand of && or || is omitted
 )
 
-// ordered are calls of which only the effect counts.
+// ordered lists calls of which only the effect counts.
 var ordered = []string{
 	"Adopt", "Chmod", "Discard", "Enter", "Exchange", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold",
 	"Link", "Linkat", "Lock", "LockByte", "LockWaiting", "Publish", "Punch", "Put", "Remove", "Rename", "RenameNew",
@@ -48,10 +48,10 @@ var ordered = []string{
 	"take", "unlink", "unpublish",
 }
 
-// roomIDs parts the numbers of the rooms, so that a change in one leaves the others as they were built.
+// roomIDs separates the numbers of the rooms, so that a change in one does not rebuild the others.
 const roomIDs = 10000
 
-// edit is text that goes into a source file.
+// edit is an insertion into a source file.
 type edit struct {
 	off  int
 	text string
@@ -66,11 +66,11 @@ type source struct {
 
 	fset  *token.FileSet
 	room  room
-	base  int // before the number of the room's first mutant
+	base  int // offset of the room's first mutant
 	in    string
 	code  string
 	found *[]mutant
-	names map[string]int    // how often a key was given
+	names map[string]int    // number of uses of a key
 	inner map[ast.Expr]bool // parts of a chain of operands
 }
 
@@ -208,7 +208,7 @@ func (s *source) call(c *ast.CallExpr) {
 	case *ast.SelectorExpr:
 		name = f.Sel.Name
 		if strings.HasSuffix(s.source(f.X), "mu") {
-			return // a mutex is the business of the race detector
+			return // the race detector covers mutexes
 		}
 	}
 	switch {
@@ -237,7 +237,7 @@ func refuses(t *ast.FuncType, body []ast.Stmt) bool {
 	return !ok || none.Name != "nil"
 }
 
-// wrap records a mutant and the edits that let it be switched on.
+// wrap records a mutant and the edits that make it switchable.
 func (s *source) wrap(kind, text string, e ast.Expr, before string) {
 	m := mutant{
 		id: s.base + len(*s.found) + 1, room: s.room.path, in: s.in, kind: kind, text: text, path: s.path, code: s.code,
@@ -264,7 +264,7 @@ func (s *source) source(n ast.Node) string {
 // mutated is the text of the file with a switch at each mutant.
 func (s *source) mutated() string {
 	edits := slices.Clone(s.edits)
-	// What was found later at the same place is the inner one.
+	// Of two at the same place, the later one is the inner one.
 	slices.SortStableFunc(edits, func(a, b edit) int { return cmp.Compare(a.off, b.off) })
 	var out strings.Builder
 	from := 0

@@ -34,7 +34,7 @@ func (d *disk) grow(f *os.File, n int) (err error) {
 }
 `
 
-// found returns the mutants of the sample in a room, and what the sample becomes.
+// found returns the mutants of the sample in a room, and the edited sample.
 func found(t *testing.T, r room) ([]string, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -90,7 +90,7 @@ func TestMutantsOfASource(t *testing.T) {
 	}, keys)
 }
 
-// A row of what is accepted has a reason, and names a mutant that there is.
+// An accepted row has a reason, and the key of an existing mutant.
 func TestAcceptedMutantsExist(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestAcceptedMutantsExist(t *testing.T) {
 	}
 }
 
-// A test that fails with a mutant and without it has not noticed the mutant; the tests beside it may.
+// A test that fails with and without a mutant has not noticed it; the other tests may.
 func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 	t.Parallel()
 	const fails = `echo "--- FAIL: $1 (0.00s)"; exit 1`
@@ -134,7 +134,7 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			script := filepath.Join(dir, "suite.test")
-			// A child that is forked meanwhile would have the script open for writing, and it could not be run.
+			// A child forked in between would have the script open for writing, so that it could not run.
 			syscall.ForkLock.RLock()
 			err := os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700)
 			syscall.ForkLock.RUnlock()
@@ -152,7 +152,7 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 	}
 }
 
-// A result is that of the source of a function: another function of the same name has none.
+// A result belongs to the source of a function: another function of the same name has none.
 func TestResultsGoWithTheSource(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results")
 	r, err := openResults(path, false)

@@ -17,14 +17,13 @@ import (
 // room is a package of the pipe. Its own tests run first, then others while a mutant survives.
 type room struct {
 	path  string // below internal
-	logic bool   // every condition counts, and every operand of && and ||
-	files string // pattern of the names of its files; empty: all
-	pure  bool   // it writes nothing: no call has an effect beside its result
+	logic bool   // include every condition, and every operand of && and ||
+	files string // pattern of its file names; empty: all
+	pure  bool   // it writes nothing: no call has an effect other than its result
 	also  []suite
 }
 
-// The tests that come after those of a package. Those of the program as a process are about files, and what publishes
-// them.
+// Tests that run after those of a package. Tests of the program as a process cover files and publication.
 var (
 	planTests    = suite{"internal/plan", ""}
 	imageTests   = suite{"internal/image", ""}
@@ -43,17 +42,17 @@ var (
 		planTests,
 	}
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
-	// Tests of the program that change a disk where it is, with those that kill it.
+	// Tests of the program that change a disk in place, with those that kill it.
 	placeTests = suite{
 		"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace|Scripts)",
 	}
 	spaceTests = suite{"cmd/trueup", "^TestSkipFree"}
 )
 
-// writers are the files of a format that write. What its reader refuses is held by the hostile images.
+// writers are the writing files of a format. The hostile images cover its reader.
 const writers = "*write*.go"
 
-// rooms are the packages of the pipe. Those that write nothing, such as nbd and opinion, are not among them.
+// rooms are the packages of the pipe, except those that write nothing, such as nbd and opinion.
 var rooms = []room{
 	{path: "realign", also: []suite{processTests}},
 	{path: "verify", logic: true, pure: true, also: diskTests},
@@ -86,7 +85,7 @@ var rooms = []room{
 //go:embed testdata/accepted.txt
 var acceptedText string
 
-// accepted are the mutants that nothing can notice, with the reasons.
+// accepted lists mutants that nothing can notice, with the reasons.
 func accepted() map[string]string {
 	out := map[string]string{}
 	reason := ""
@@ -195,7 +194,7 @@ func (o options) bench() (*bench, error) {
 	return b, err
 }
 
-// choose are the mutants that the options name.
+// choose returns the mutants selected by the options.
 func (o options) choose(all []mutant) ([]mutant, error) {
 	var part, parts int
 	if _, err := fmt.Sscanf(o.share, "%d/%d", &part, &parts); err != nil || part < 1 || parts < part {
@@ -213,7 +212,7 @@ func (o options) choose(all []mutant) ([]mutant, error) {
 	return out, nil
 }
 
-// all tries mutants and returns how many survive that are not accepted.
+// all tries mutants and returns the number of survivors that are not accepted.
 func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err error) {
 	fine := accepted()
 	suites := map[suite]*loaded{}
@@ -237,7 +236,7 @@ func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err e
 	return left, nil
 }
 
-// place is where a mutant stands, for people.
+// place formats the position of a mutant.
 func (b *bench) place(m mutant) string {
 	return fmt.Sprintf("%s:%d", strings.TrimPrefix(m.path, b.root+"/"), m.from)
 }
@@ -313,7 +312,7 @@ func table(out io.Writer, b *bench, r *results) {
 	fmt.Fprintf(out, "| sum %s\n", sum)
 }
 
-// figures count mutants by what became of them.
+// figures counts mutants by outcome.
 type figures struct{ mutants, killed, others, accepted, left, untried int }
 
 func (f figures) String() string {

@@ -19,20 +19,20 @@ import (
 	"time"
 )
 
-// patience is how much longer than without a mutant tests may take, and together is how long the tests of one process
-// take.
+// patience is the factor by which tests may take longer than without a mutant, and together the time of the tests of
+// one process.
 const (
 	patience = 30 * time.Second
 	together = 30 * time.Second
 )
 
-// suite is some tests of a package.
+// suite is a set of tests of a package.
 type suite struct {
 	path string // of the package, from the root of the module
 	run  string // regular expression of names; empty: all
 }
 
-// test is one test, and what it reaches without a mutant.
+// test is a test, with its reach without a mutant.
 type test struct {
 	Name    string
 	Took    time.Duration
@@ -49,7 +49,7 @@ type loaded struct {
 	tests       []*test
 }
 
-// load compiles a suite and finds out what each of its tests reaches.
+// load compiles a suite and determines the reach of each of its tests.
 func (b *bench) load(s suite) (*loaded, error) {
 	l := &loaded{suite: s, binary: filepath.Join(b.cache, "bin", strings.ReplaceAll(s.path, "/", "_")+".test")}
 	c := b.command("go", "test", "-c", "-vet=off", "-o", l.binary, "./"+s.path)
@@ -89,7 +89,7 @@ func (b *bench) load(s suite) (*loaded, error) {
 	return l, nil
 }
 
-// programEnv names the program that the tests of a command run, so that they do not build it for each mutant.
+// programEnv names the program for the tests of a command, so that they do not build it for each mutant.
 const programEnv = "TRUEUP_TEST_PROGRAM"
 
 // buildProgram builds a command with its mutants for the tests that run it.
@@ -113,7 +113,7 @@ func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
 	return c
 }
 
-// run runs tests by their names, and ends them after most.
+// run runs tests by name, and ends them after most.
 func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) ([]byte, error) {
 	tmp := filepath.Join(b.cache, "tmp")
 	unmountBelow(tmp)
@@ -138,17 +138,17 @@ func pattern(names []string) string {
 	return strings.Join(parts, "/")
 }
 
-// unmountBelow unmounts what tests that were ended have left mounted in a folder.
+// unmountBelow unmounts mounts of ended tests in a folder.
 func unmountBelow(dir string) {
-	mounts, _ := os.ReadFile("/proc/self/mounts") // without it nothing is known to be mounted
+	mounts, _ := os.ReadFile("/proc/self/mounts") // without it, mounts are unknown
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
-			_ = exec.Command("umount", "--lazy", f[1]).Run() // what stays mounted fails the removal
+			_ = exec.Command("umount", "--lazy", f[1]).Run() // a remaining mount fails the removal
 		}
 	}
 }
 
-// trace runs one test without a mutant, or takes what was found out before.
+// trace runs one test without a mutant, or uses an earlier result.
 func (b *bench) trace(l *loaded, name string) (*test, error) {
 	kept := filepath.Join(b.cache, "traces", l.sum, name)
 	t := &test{}
@@ -185,7 +185,7 @@ func (b *bench) trace(l *loaded, name string) (*test, error) {
 	return t, os.WriteFile(kept, text, 0o600)
 }
 
-// reaching are the tests that a mutant can fail.
+// reaching returns the tests that a mutant can fail.
 func (l *loaded) reaching(m mutant) []*test {
 	var out []*test
 	for _, t := range l.tests {
@@ -196,10 +196,10 @@ func (l *loaded) reaching(m mutant) []*test {
 	return out
 }
 
-// failedTest finds a test that fails, and the first part of it that does.
+// failedTest matches a failing test, and the first failing part of it.
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+).*(?:\n +--- FAIL: (\S+))?`)
 
-// kill runs the tests that reach a mutant, the quick ones first, until one fails. by is empty when none does.
+// kill runs the tests that reach a mutant, the quick ones first, until one fails. by is empty if none does.
 func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
 	tests := l.reaching(m)
 	for rest, most := tests, 2; len(rest) > 0; most *= 4 {
@@ -215,8 +215,8 @@ func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
 	return "", len(tests), nil
 }
 
-// killOf returns the first of some tests that fails with a mutant and passes without it. Where a test fails without it
-// too, the machine was busy or the test fails now and then: it has noticed nothing, and those beside it are run again.
+// killOf returns the first test that fails with a mutant and passes without it. If a test also fails without it,
+// because it is flaky or the machine was busy, it proves nothing, and the others are run again.
 func (b *bench) killOf(m mutant, l *loaded, limit time.Duration, names []string) (by string, err error) {
 	for len(names) > 0 {
 		by, err := b.fails(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), limit, names)
@@ -237,10 +237,10 @@ func (b *bench) killOf(m mutant, l *loaded, limit time.Duration, names []string)
 	return "", nil
 }
 
-// timedOut stands for the name of a test when a mutant makes tests hang.
+// timedOut replaces the name of a test when a mutant makes tests hang.
 const timedOut = "timeout"
 
-// fails runs tests and returns the first that fails. by is empty when none does.
+// fails runs tests and returns the first that fails. by is empty if none does.
 func (b *bench) fails(l *loaded, env string, limit time.Duration, names []string) (by string, err error) {
 	out, err := b.run(l, env, limit, names...)
 	if err == nil {
@@ -257,17 +257,17 @@ func (b *bench) fails(l *loaded, env string, limit time.Duration, names []string
 	return names[0], nil // it ended the process
 }
 
-// result is what became of a mutant.
+// result is the outcome of a mutant.
 type result struct {
 	Key     string
-	Code    string // that of the mutant: another one makes the result void
+	Code    string // of the mutant's source: a change makes the result void
 	By      string `json:",omitempty"` // the test that fails; empty: none
 	Suite   string `json:",omitempty"` // its package
 	Reached int    // number of tests that reach it
 	Sum     string // of the tests that did not fail
 }
 
-// results are kept in a file, so that a run continues where another ended.
+// results are stored in a file, so that the next run continues.
 type results struct {
 	file  *os.File
 	known map[string]result
@@ -293,7 +293,7 @@ func openResults(path string, fresh bool) (*results, error) {
 	return r, nil
 }
 
-// of returns what is known of a mutant.
+// of returns the stored result of a mutant.
 func (r *results) of(m mutant) (x result, known bool) {
 	x, known = r.known[m.key()]
 	if known = known && x.Code == m.code; !known {

@@ -19,12 +19,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// EachFails runs something without a fault, and then again for each of its operations, which fails in turn; Failed says
-// which it was. An operation between the same others as before is made for the same reason, and fails once, but for
-// opendir: different callers read the same list. Of these, disktest.Share fail.
+// EachFails runs a function without a fault, and then again for each of its operations, which fails in turn; Failed
+// returns it. An operation between the same neighbours has the same reason, and fails only once, except for opendir:
+// different callers read the same list. Of these, disktest.Share fail.
 func (j *Journal) EachFails(run func(fails bool)) { j.eachFails(false, run) }
 
-// EachFailsByName is EachFails where an operation is also another one behind another name.
+// EachFailsByName is EachFails with operations also distinguished by their predecessors' names.
 func (j *Journal) EachFailsByName(run func(fails bool)) { j.eachFails(true, run) }
 
 func (j *Journal) eachFails(byName bool, run func(fails bool)) {
@@ -60,8 +60,8 @@ func (j *Journal) Failed() string {
 	return j.done[j.fail-1]
 }
 
-// Ignored notes that the failure of the last start had no effect. Calls that the kernel makes as it likes, and closing
-// a file, are not noted.
+// Ignored records that the failure of the last start had no effect. Calls that the kernel makes at its own discretion,
+// and closing a file, are not recorded.
 func (j *Journal) Ignored() {
 	kind, _, _ := strings.Cut(j.Failed(), " ")
 	if slices.Contains([]string{"", "lookup", "getattr", "flush"}, kind) {
@@ -84,7 +84,7 @@ func (j *Journal) Ignored() {
 	j.ignored[kind][nth] = true
 }
 
-// RequireNoticed requires that no more calls of a kind fail without an effect than a test knows of.
+// RequireNoticed requires that no more calls of a kind fail without effect than a test expects.
 func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
 	t.Helper()
 	tooMany := maps.Clone(j.ignored)
@@ -92,13 +92,14 @@ func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
 	require.Empty(t, tooMany, "calls that fail without an effect")
 }
 
-// answersEnv makes a test the process that answers.
+// answersEnv makes a test the answering process.
 const answersEnv = "TRUEUP_TEST_ANSWERS"
 
 // failed is whether a part of a test has failed.
 var failed atomic.Bool
 
-// failFast ends a part of a test of which another one has failed, with -failfast: that ends no tests that have begun.
+// failFast ends a part of a test after the failure of another, with -failfast, which by itself does not end tests that
+// have begun.
 func failFast(t testing.TB) {
 	t.Helper()
 	if failed.Load() && flag.Lookup("test.failfast").Value.String() == "true" {
@@ -106,9 +107,9 @@ func failFast(t testing.TB) {
 	}
 }
 
-// Asker starts a process that runs the same test, and returns what asks it. The test begins with Answered. A process
-// cannot wait for a file system that it serves itself, and one that is started for each call takes longer than the
-// call.
+// Asker starts a process that runs the same test, and returns a function that sends requests to it. The test begins
+// with Answered. A process cannot wait for a file system that it serves itself, and starting one for each call takes
+// longer than the call.
 func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
 	t.Helper()
 	name, _, _ := strings.Cut(t.Name(), "/")
@@ -147,8 +148,8 @@ func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
 	}
 }
 
-// Answered reports whether the process is one that an Asker has started, and answers until the Asker ends. Nothing else
-// writes to its output.
+// Answered reports whether the process was started by an Asker, and answers its requests until the Asker ends. Nothing
+// else writes to its output.
 func Answered[Question, Answer any](t testing.TB, answer func(Question) Answer) bool {
 	t.Helper()
 	if os.Getenv(answersEnv) == "" {

@@ -16,7 +16,7 @@ type quiet struct {
 func (q *quiet) Errorf(format string, args ...any) { q.said += fmt.Sprintf(format, args...) }
 func (*quiet) FailNow()                            {}
 
-// All kinds of calls whose failure nothing has noticed are named at once, but for those that a test knows of.
+// All kinds of calls whose failure went unnoticed are reported together, except those that a test expects.
 func TestRequireNoticedNamesAllKinds(t *testing.T) {
 	j := &Journal{ignored: map[string]map[int]bool{
 		"link": {1: true}, "read": {2: true}, "unlink": {1: true, 3: true}, "write": {4: true, 7: true},

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is an open file. Locks are those of its own descriptor of the file behind.
+// file is an open file. Its locks belong to its own descriptor of the underlying file.
 type file struct {
 	*fs.LoopbackFile
 	f    *os.File
 	s    *server
 	ino  uint64
-	read atomic.Pointer[syscall.Flock_t] // the last lock for reading
+	read atomic.Pointer[syscall.Flock_t] // the last read lock
 }
 
 // newFile is an open file of the server.
@@ -55,7 +55,7 @@ func (f *file) Release(ctx context.Context) syscall.Errno {
 	return errno
 }
 
-// part is how many of n bytes are read or written at once.
+// part returns the number of n bytes that are read or written at once.
 func (f *file) part(n int) int {
 	if f.s.Short {
 		return (n + 2) / 3
@@ -63,7 +63,7 @@ func (f *file) part(n int) int {
 	return n
 }
 
-// barred reports whether a lock of another descriptor keeps bytes from being read or written.
+// barred reports whether a lock of another descriptor prevents a read or write.
 func (f *file) barred(kind int16, off int64, n int) bool {
 	l := unix.Flock_t{Type: kind, Start: off, Len: int64(n)}
 	return f.s.Mandatory && unix.FcntlFlock(f.f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
@@ -104,7 +104,7 @@ func (f *file) Write(ctx context.Context, p []byte, off int64) (uint32, syscall.
 
 func (s *server) isFull() bool { return s.Full != nil && s.Full.Load() }
 
-// processOf returns the process that waits for a call. The kernel names its thread.
+// processOf returns the process waiting for a call. The kernel passes its thread.
 func processOf(ctx context.Context) (pid int) {
 	caller, _ := fuse.FromContext(ctx)
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", caller.Pid))
@@ -113,7 +113,7 @@ func processOf(ctx context.Context) (pid int) {
 	return pid
 }
 
-// Flush is what close(2) waits for.
+// Flush is called by close(2).
 func (f *file) Flush(ctx context.Context) syscall.Errno {
 	if errno := f.s.begin("flush", ""); errno != 0 {
 		return errno
@@ -121,7 +121,7 @@ func (f *file) Flush(ctx context.Context) syscall.Errno {
 	return f.LoopbackFile.Flush(ctx)
 }
 
-// Fsync has nothing to do: the file behind is to outlive programs, and no loss of power.
+// Fsync has no effect: the underlying file must survive programs, not a loss of power.
 func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.s.begin("fsync", "") }
 
 // Setlk takes or releases a lock.

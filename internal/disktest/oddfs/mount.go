@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// Mount shows the folder behind until the test ends. A machine that denies it skips the test.
+// Mount mounts a folder until the test ends. If the machine denies it, the test is skipped.
 func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	t.Helper()
 	s := &server{Manners: m, calls: map[string]int{}, opens: map[uint64]int{}, named: map[uint64]bool{}}
@@ -50,9 +50,9 @@ func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	return mounted
 }
 
-// unpolled has the kernel ask once whether a file there is ready, and learn that such questions are not answered. Go
-// asks for each file that it opens, in a call that no other thread of the process can overtake. The library asks
-// itself, but not of a mount that it gets as a descriptor.
+// unpolled lets the kernel poll one file, and learn that polls are not supported. Go polls each file that it opens, in
+// a call that no other thread of the process can overtake. The library does that itself, but not for a mount that it
+// gets as a descriptor.
 func unpolled(mounted string) error {
 	fd, err := unix.Open(mounted+"/.go-fuse-epoll-hack", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -62,15 +62,15 @@ func unpolled(mounted string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// maxTransfer is how many bytes a call can have.
+// maxTransfer is the maximum number of bytes per call.
 const maxTransfer = 128 << 10
 
-// noReadAhead, in bytes, is less than a page: the kernel reads what is asked for. Otherwise it asks for more when it
-// has the time, and how many reads there are differs from run to run. 0 stands for the kernel's own choice.
+// noReadAhead, in bytes, is less than a page, so that the kernel only reads requested pages. Otherwise the number of
+// reads differs between runs. 0 is the kernel's default.
 const noReadAhead = 1
 
-// attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must
-// not get to the programs that tests start: a mount lives as long as any process has it.
+// attach mounts as root. For an ordinary user, fusermount3 does it later, and end is nil. The descriptor must not be
+// inherited by programs of tests: a mount exists as long as any process has it.
 func attach(t testing.TB, mounted string) (place string, end func(), err error) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -86,23 +86,23 @@ func attach(t testing.TB, mounted string) (place string, end func(), err error) 
 		return "", nil, errors.Join(err, unix.Close(fd))
 	}
 	return fmt.Sprintf("/dev/fd/%d", fd), func() {
-		if err := unix.Unmount(mounted, unix.MNT_FORCE|unix.MNT_DETACH); err != nil { // whatever has a file open still
+		if err := unix.Unmount(mounted, unix.MNT_FORCE|unix.MNT_DETACH); err != nil { // even if files are still open
 			t.Errorf("unmount: %v", err)
 		}
 	}, nil
 }
 
-// server is what all files of a mount have in common.
+// server is the common state of all files of a mount.
 type server struct {
 	Manners
 
 	mu    sync.Mutex
 	calls map[string]int
 	opens map[uint64]int  // open descriptors by inode
-	named map[uint64]bool // files that are open, and got a second name
+	named map[uint64]bool // open files that got a second name
 }
 
-// begin is the error with which an operation ends before it was carried out, 0 for none.
+// begin returns the error of an operation that is not performed, or 0.
 func (s *server) begin(op, name string) syscall.Errno {
 	if errno := s.Journal.note(op, name); errno != 0 {
 		return errno
@@ -115,14 +115,14 @@ func (s *server) begin(op, name string) syscall.Errno {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls[op]++
-	// The kernel restarts locks itself, and gives programs an errno of its own, 512, when there was no signal.
+	// The kernel restarts locks itself, and returns its own errno 512 to programs if there was no signal.
 	if n := s.calls[op]; s.Interrupted && op != "lock" && n&(n-1) == 0 {
 		return syscall.EINTR
 	}
 	return 0
 }
 
-// end is the error that is reported of an operation that was carried out.
+// end returns the reported error of an operation that was performed.
 func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
 	for _, key := range []string{op, op + " " + name} {
 		if lost := s.Lost[key]; errno == 0 && lost != 0 {
@@ -132,7 +132,7 @@ func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-// link notes another name of a file that is open.
+// link records another name of an open file.
 func (s *server) link(ino uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

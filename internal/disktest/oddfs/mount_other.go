@@ -4,7 +4,7 @@ package oddfs
 
 import "testing"
 
-// Mount skips the test: the library that serves file systems does not know this system.
+// Mount skips the test: the file system library does not support this system.
 func Mount(t testing.TB, _ string, _ Manners) (mounted string) {
 	t.Helper()
 	t.Skip("no file system in user space can be served on this system")

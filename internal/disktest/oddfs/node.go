@@ -20,12 +20,12 @@ type node struct {
 	s *server
 }
 
-// WrapChild makes what the folder behind has a node of this file system.
+// WrapChild wraps an entry of the underlying folder in a node of this file system.
 func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
 	return n.s.node(child.(*fs.LoopbackNode).RootData)
 }
 
-// behind is the path of the node in the folder that is shown.
+// behind returns the path of the node in the underlying folder.
 func (n *node) behind() string {
 	path := n.RootData.Path
 	for part := range strings.SplitSeq(n.EmbeddedInode().Path(nil), "/") {
@@ -34,7 +34,7 @@ func (n *node) behind() string {
 	return path
 }
 
-// spelled is a name as the folder has it, where case does not count.
+// spelled returns a name as spelled in the folder, if case is ignored.
 func (s *server) spelled(folder, name string) string {
 	if !s.Caseless {
 		return name
@@ -42,7 +42,7 @@ func (s *server) spelled(folder, name string) string {
 	if _, err := os.Lstat(filepath.Join(folder, name)); err == nil {
 		return name
 	}
-	list, _ := os.ReadDir(folder) // a folder that cannot be read has nothing of the name
+	list, _ := os.ReadDir(folder) // an unreadable folder has no such name
 	for _, e := range list {
 		if strings.EqualFold(e.Name(), name) {
 			return e.Name()
@@ -61,7 +61,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.LoopbackNode.Lookup(ctx, n.here(name), out)
 }
 
-// Getattr looks at the file behind, whatever its name was when it was opened.
+// Getattr examines the underlying file, under any current name.
 func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	if errno := n.s.begin("getattr", ""); errno != 0 {
 		return errno
@@ -97,7 +97,7 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	return n.LoopbackNode.Setattr(ctx, f, in, out)
 }
 
-// Open opens a file. Its bytes are not kept by the kernel: every call comes here.
+// Open opens a file. The kernel does not cache its bytes, so every call arrives here.
 func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	if errno := n.s.begin("open", ""); errno != 0 {
 		return nil, 0, errno
@@ -124,7 +124,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if errno != 0 {
 		return nil, nil, 0, errno
 	}
-	_ = h.(fs.FileReleaser).Release(ctx) // one of its own kind takes its place
+	_ = h.(fs.FileReleaser).Release(ctx) // replaced by a node of its own kind
 	f, err := os.OpenFile(filepath.Join(n.behind(), n.here(name)), int(flags)&syscall.O_ACCMODE, 0)
 	if err != nil {
 		return nil, nil, 0, fs.ToErrno(err)
@@ -133,7 +133,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
-// Tmpfile makes no file without a name, as on networks.
+// Tmpfile fails, like on network file systems.
 func (n *node) Tmpfile(context.Context, uint32, uint32, *fuse.EntryOut) (
 	*fs.Inode, fs.FileHandle, uint32, syscall.Errno,
 ) {
@@ -148,7 +148,7 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	return n.s.end("unlink", name, n.LoopbackNode.Unlink(ctx, n.here(name)))
 }
 
-// Link returns a second name.
+// Link adds a second name.
 func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (
 	*fs.Inode, syscall.Errno,
 ) {
@@ -166,7 +166,7 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 	return child, 0
 }
 
-// Rename returns another name.
+// Rename renames an entry.
 func (n *node) Rename(
 	ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32,
 ) syscall.Errno {
@@ -197,7 +197,7 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	return errno
 }
 
-// taken is the room that the files of the folder behind have, in blocks of stat(2).
+// taken returns the space used by files of the underlying folder, in blocks of stat(2).
 func (n *node) taken() (blocks uint64) {
 	list, _ := os.ReadDir(n.RootData.Path)
 	for _, e := range list {

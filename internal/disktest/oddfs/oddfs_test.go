@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// Other programs meet the manners: what the tests of a copy see is not their own reading of them.
+// Other programs confirm the deviations, independently of the tests of a copy.
 func TestManners(t *testing.T) {
 	for name, c := range map[string]struct {
 		manners oddfs.Manners
@@ -66,7 +66,7 @@ func TestManners(t *testing.T) {
 	}
 }
 
-// A mount shows what is behind, and goes when the test ends.
+// A mount shows the underlying folder, and ends with the test.
 func TestMountShowsTheFolder(t *testing.T) {
 	behind := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(behind, "file"), []byte("text"), 0o600))

@@ -263,8 +263,8 @@ func TestDestIsTheSource(t *testing.T) {
 	require.NoError(t, src.Unchanged())
 }
 
-// The raw extent of an image is a source too, and DEST may be the descriptor that stands beside it: replacing that
-// would take the extent with it.
+// The raw extent of an image is a source too, and DEST may be the descriptor beside it: replacing that would remove the
+// extent with it.
 func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(3, 64*sector)
@@ -296,7 +296,7 @@ func TestDestThatCannotBe(t *testing.T) {
 	require.Equal(t, []string{"folder"}, disktest.Names(t, dir))
 }
 
-// An output that swaps has the names of the files of SOURCE, which others refuse.
+// An exchanging output has the names of the files of SOURCE, which others refuse.
 func TestOutputsThatSwapHaveTheNamesOfTheSource(t *testing.T) {
 	t.Parallel()
 	made, _ := source(t, 1)
@@ -325,7 +325,7 @@ func TestOutputsThatSwapHaveTheNamesOfTheSource(t *testing.T) {
 	require.Equal(t, before, disktest.Names(t, dir))
 }
 
-// What is written reads back, before and after it has its name, and qemu-img reads the same.
+// Written data read back, before and after the file has its name, and qemu-img reads the same.
 func TestWrittenImagesReadBack(t *testing.T) {
 	for _, size := range []int{3*mib + 5*sector, 128 * kib, sector} {
 		data := imagetest.Noise(uint64(size), size)
@@ -367,7 +367,7 @@ func TestZerosTakeNoSpace(t *testing.T) {
 	}
 }
 
-// The digests of an output are those of its files, the named one first. What is not wanted any longer has none.
+// The digests of an output are those of its files, the named one first. A discarded output has none.
 func TestSumsOfAnOutput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -398,7 +398,7 @@ func TestSumsOfAnOutput(t *testing.T) {
 	}
 }
 
-// crash is a folder as a killed run left it.
+// crash is a folder as left by a killed run.
 type crash struct {
 	t        *testing.T
 	dir      string
@@ -424,7 +424,7 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		state  func(c crash)
-		before []byte // what DEST shows then; nil: absent
+		before []byte // content of DEST then; nil: absent
 		o      store.CreateOptions
 		want   []string
 	}{
@@ -449,7 +449,7 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 			c.link(".out-1-flat.vmdk.partial", "out-1-flat.vmdk")
 		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
 		{"force: dest exchanged, the old second file still there", func(c crash) {
-			// Two runs make the state: the first one's flat file is kept, marked as the run marks it.
+			// Two runs make the state: the first one's flat file is kept, with the mark of a run.
 			c.copy(c.new, "out.vmdk", flat)
 			c.link("out-flat.vmdk", "kept")
 			c.copy(c.old, "out.vmdk", forced(flat))

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// What cannot be opened as a file of this user keeps its rights.
+// An entry that this user cannot open as a file keeps its permissions.
 func TestStaleFilesThatAreNot(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -47,7 +47,7 @@ func TestStaleFilesThatAreNot(t *testing.T) {
 	}
 }
 
-// What a name leads to is looked at before it is used, and what cannot be reversed is said.
+// The target of a name is checked before use, and an irreversible change is reported.
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -62,13 +62,13 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	}
 	o := Parts{dir: dir, path: "x", base: "x", mode: 0o666}
 
-	// Another run has put its own file in the place of the one that was made.
+	// Another run has replaced the created file by its own.
 	p := part("x")
 	require.NoError(t, dir.At.Rename(".x.partial", "mine"))
 	require.NoError(t, os.WriteFile(filepath.Join(path, ".x.partial"), nil, 0o600))
 	require.ErrorIs(t, o.begin(p, ".x.partial"), ondisk.ErrBusy)
 
-	// A file has got the name of the output, where no call knows to replace nothing.
+	// Another file has the name of the output, where no call can avoid replacement.
 	o.limits = limits{links: errors.ErrUnsupported, noExclusive: true}
 	require.NoError(t, os.WriteFile(filepath.Join(path, "y"), []byte("mine"), 0o600))
 	require.ErrorIs(t, o.rename(part("y"), false), fs.ErrExist)
@@ -88,7 +88,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 		0o600)))
 	require.NoError(t, removeStaleReport(dir, "stale", filepath.Join(path, "new")))
 	require.FileExists(t, stale)
-	// The first look has given its lock up, which a program that another test starts can hold until it runs.
+	// The first check has released its lock, which a program started by another test can hold until it runs.
 	disktest.WaitFor(t, "the lock", func() bool {
 		require.NoError(t, removeStaleReport(dir, "stale", stale))
 		return !dir.Exists("stale")
@@ -106,7 +106,7 @@ func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	return dir
 }
 
-// A file that cannot be closed is said.
+// A failing close is reported.
 func TestCloseThatFails(t *testing.T) {
 	path := t.TempDir()
 	dir, err := gate.OpenFolder(path)
@@ -119,8 +119,8 @@ func TestCloseThatFails(t *testing.T) {
 	require.False(t, dir.Exists(".x.partial"))
 }
 
-// A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The
-// next run removes it, unless another one is at work: that has the lock, and its file keeps its permissions.
+// A run that is killed just before DEST gets its name leaves a file that its owner may only read, like SOURCE. The next
+// run removes it, unless another one is running: it holds the lock, and its file keeps its permissions.
 func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	t.Parallel()
 	for name, atWork := range map[string]bool{"stale": false, "at work": true} {

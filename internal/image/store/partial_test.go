@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 )
 
-// Where no locks are known, a partial file could be that of another run.
+// Without locks, a partial file could belong to another run.
 func TestStaleFilesWithoutLocks(t *testing.T) {
 	t.Parallel()
 	dir, err := gate.OpenFolder(t.TempDir())

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A view lies beside the files that it needs, under a name with which they would not be removed.
+// A view is beside the files that it needs, under a name that does not remove them.
 func TestViewsThatCannotBe(t *testing.T) {
 	t.Parallel()
 	create := func(src, dest, says string) {
@@ -58,7 +58,7 @@ func TestViewsThatCannotBe(t *testing.T) {
 	require.ErrorContains(t, err, "name a DEST there")
 }
 
-// What a command may write over is decided by what stands there, and by what the command writes.
+// Whether a command may overwrite a file depends on that file and on the output.
 func TestWhatMayBeWrittenOver(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string { return imagetest.Write(t, dir, name, []byte(text)) }
@@ -80,7 +80,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		place store.Place
-		text  string // of the error; empty: it may
+		text  string // of the error; empty: allowed
 	}{
 		"no name":                     {store.Place{Copy: true}, "is empty"},
 		"a name that ends in a slash": {store.Place{Path: dir + "/none/", Copy: true}, "is a folder: name the file"},
@@ -154,7 +154,7 @@ func limited(t *testing.T, size uint64, f func()) {
 	f()
 }
 
-// A write that the storage refuses is an error of the output and not of the image.
+// A write that the storage refuses is an error of the output, not of the image.
 func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
 	src, _ := source(t, 1)
 	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, imagetest.Kinds[0])

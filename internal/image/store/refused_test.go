@@ -25,7 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// A copy has the permissions of its source, while it is written too.
+// A copy has the permissions of its source, also while it is written.
 func TestPermissionsOfACopy(t *testing.T) {
 	disktest.OnUnix(t, "modes of files")
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestPermissionsOfACopy(t *testing.T) {
 	}
 }
 
-// Each name that a copy would need and may not have is refused, and nothing is left.
+// Each name that a copy needs but cannot have is refused, and nothing is left.
 func TestNamesThatACopyCannotHave(t *testing.T) {
 	t.Parallel()
 	small := func(name string) func(t *testing.T, dir string) string {
@@ -126,7 +126,7 @@ func descriptorOf(extent string) string {
 	return fmt.Sprintf("# Disk DescriptorFile\ncreateType=\"monolithicFlat\"\nRW 8 FLAT %q 0\n", extent)
 }
 
-// What a killed run left of its trial goes, and what a check of a folder makes.
+// Remains of a killed run's trial are removed, and those of a check of a folder.
 func TestTrialsGo(t *testing.T) {
 	t.Parallel()
 	src, _ := source(t, 1)
@@ -139,7 +139,7 @@ func TestTrialsGo(t *testing.T) {
 	require.Empty(t, disktest.Names(t, dir))
 }
 
-// A file that a killed run left stays where a descriptor uses it; its mark goes.
+// A file of a killed run stays if a descriptor refers to it; its mark is removed.
 func TestFilesOfKilledRunsThatAreUsed(t *testing.T) {
 	t.Parallel()
 	src, _ := source(t, 1)
@@ -153,7 +153,7 @@ func TestFilesOfKilledRunsThatAreUsed(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "renamed.vmdk"}, disktest.Names(t, dir))
 }
 
-// What is left of a copy is said when it cannot be removed or closed.
+// Remains of a copy that cannot be removed or closed are reported.
 func TestDiscardThatFails(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestDiscardThatFails(t *testing.T) {
 	require.ErrorContains(t, err, "remove "+partial)
 }
 
-// The formats that can be asked for are listed, and what they cannot say is refused.
+// The available formats are listed, and their limits are refused.
 func TestTargetsThatCannotBe(t *testing.T) {
 	t.Parallel()
 	src, _ := source(t, 1)
@@ -245,7 +245,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// A package that is not begun leaves no folder open. It runs alone, since it counts what is open.
+// A package that was not started leaves no folder open. Not parallel, since it counts open files.
 func TestPackagesThatAreNotBegun(t *testing.T) {
 	disktest.OnUnix(t, "open files")
 	src := imagetest.Write(t, t.TempDir(), "src.ovf", nil)
@@ -260,8 +260,8 @@ func TestPackagesThatAreNotBegun(t *testing.T) {
 	require.Len(t, disktest.Names(t, "/proc/self/fd"), open)
 }
 
-// A disk of a package is opened as its maker says. What the package lacks is not read back, and a caller may refuse one
-// of its files. It runs alone, since it counts calls.
+// A disk of a package is opened with its maker's options. Missing files of the package are not read back, and a caller
+// may refuse a file. Not parallel, since it counts calls.
 func TestDisksOfAPackage(t *testing.T) {
 	src, _ := source(t, 1)
 	files, err := image.OpenFiles(imagetest.Write(t, t.TempDir(), "src.ovf", nil), nil)
@@ -306,7 +306,7 @@ func TestDisksOfAPackage(t *testing.T) {
 	require.Equal(t, []string{"out.ovf"}, seen)
 }
 
-// Where a file of a package cannot have its name, none of them has one.
+// If a file of a package cannot have its name, none of them gets one.
 func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -327,7 +327,7 @@ func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
 
 var errMarker = errors.New("marker")
 
-// Two files of a run are apart, by whatever names they are called.
+// Two files of a run are distinct, under any names.
 func TestFilesOfARunAreApart(t *testing.T) {
 	disktest.OnUnix(t, "links")
 	dir := t.TempDir()
@@ -355,7 +355,7 @@ func TestFilesOfARunAreApart(t *testing.T) {
 		store.OutputFolders(filepath.Join(dir, "new"), "-", "", "/dev/null", filepath.Join(beside, "link")))
 }
 
-// A report has its name when it is complete, with the permissions of the one before; nothing is left beside it.
+// A report has its name when it is complete, with the permissions of the one before; nothing else is left.
 func TestReportFiles(t *testing.T) {
 	disktest.OnUnix(t, "modes of files")
 	dir := t.TempDir()
@@ -386,7 +386,7 @@ func TestReportFiles(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 }
 
-// A report takes the place of no file that the run itself has made under its name: a copy, or what an exchange keeps.
+// A report never replaces a file that the run itself has made: a copy, or a file kept by an exchange.
 func TestReportOverAFileOfTheRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -399,7 +399,7 @@ func TestReportOverAFileOfTheRun(t *testing.T) {
 	require.Equal(t, []string{"disk.orig"}, disktest.Names(t, dir))
 }
 
-// What a killed run left of a report is removed, unless it is at work, or no text, or no file.
+// Remains of a killed run's report are removed, unless it is still running, or they are not a text file.
 func TestStaleReports(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	dir := t.TempDir()
@@ -425,7 +425,7 @@ func TestStaleReports(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO, "what else is there is not known")
 }
 
-// No output takes the place of a file that the open work of another disk needs: --force is for files of no use.
+// No output replaces a file that unfinished work of another disk needs: --force does not apply.
 func TestClaimedFilesAreSpared(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

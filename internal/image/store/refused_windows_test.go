@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 )
 
-// DEST is not replaced while another program writes it, or keeps it for itself.
+// DEST is not replaced while another program writes it, or has it open exclusively.
 func TestOpenFilesAreNotReplaced(t *testing.T) {
 	dir := t.TempDir()
 	src, err := image.Open("../../../testdata/xp-lba63.vmdk", image.Options{})

@@ -302,7 +302,7 @@ func TestDescriptorsWithoutIdentifiers(t *testing.T) {
 	}
 }
 
-// memWriter is a file in memory that keeps the bytes that are not zero, by their offset.
+// memWriter is a file in memory that keeps nonzero bytes by offset.
 type memWriter struct {
 	size int64
 	kept map[int64]byte
@@ -348,7 +348,7 @@ func TestRangeAcrossExtents(t *testing.T) {
 	require.NotEmpty(t, text.kept)
 }
 
-// Extents that follow each other in their files from the start on are those of a disk of its own.
+// Extents that are contiguous in their files from the start belong to a separate disk.
 func TestViewed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -382,7 +382,7 @@ func TestViewed(t *testing.T) {
 	d, err := parseDescriptor([]byte("RW 8 FLAT \"h\" 0\nRW 100 FLAT \"a\" 63\nRW 8 FLAT \"b\" 7\n"))
 	require.NoError(t, err)
 	require.Contains(t, d.viewIssue()[0].Text, `55296 of its 59392 bytes are in "a" and 1 more of its files`)
-	// A text that no reader takes for a disk is looked at all the same, in time.
+	// A text that no reader recognizes as a disk is read anyway, in limited time.
 	require.Len(t, scanNames(strings.Repeat("RW 1 FLAT \"a\" 1\nRW 1 FLAT \"b\" 1\nRW x FLAT \"c\" 1\n", 20_000)).Views,
 		2)
 }
@@ -510,7 +510,7 @@ func TestGeometryInPlace(t *testing.T) {
 	}
 }
 
-// nowhere is a file that keeps nothing.
+// nowhere is a file that discards its data.
 type nowhere struct{}
 
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
@@ -539,7 +539,7 @@ func TestDataBehind2TiB(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit, "the tables")
 }
 
-// A disk that lies over others needs a head for what they leave.
+// A child disk needs zero grains to hide the parent.
 func TestViewsHaveAHead(t *testing.T) {
 	t.Parallel()
 	_, err := create(nowhere{}, 1<<20, driver.Options{
@@ -549,7 +549,7 @@ func TestViewsHaveAHead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// What compresses one grain compresses the next.
+// The compressor of one grain is reused for the next.
 func TestPackersAreUsedAgain(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("the race detector has pools forget some of what they hold")
@@ -565,7 +565,7 @@ func TestPackersAreUsedAgain(t *testing.T) {
 	}), int64(4<<20), "one has 800 KiB")
 }
 
-// Expected sizes and places are those of Virtual Disk Format 1.1, "Hosted Sparse Extents".
+// Expected sizes and offsets from Virtual Disk Format 1.1, "Hosted Sparse Extents".
 func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 512, binary.Size(sparseHeader{}), "sparse header")
 	b, err := binary.Append(nil, binary.LittleEndian,
@@ -576,7 +576,7 @@ func TestStructSizes(t *testing.T) {
 	}
 }
 
-// Those of an extent of ESX are from the same document, "ESX Server Sparse Extents": four sectors.
+// Those of an ESX extent from the same document, "ESX Server Sparse Extents": four sectors.
 func TestCOWDHeaderSize(t *testing.T) {
 	require.Equal(t, 4*512, binary.Size(cowdHeader{}))
 	b, err := binary.Append(nil, binary.LittleEndian,

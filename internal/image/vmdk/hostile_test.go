@@ -156,7 +156,7 @@ func TestHostileSplitExtent(t *testing.T) {
 		foreignExtent("unknown flag", "at 0x8: flags", set32(vmdkforge.Flags, 1<<20|1)),
 		badExtent("a disk of its own", "no descriptor inside an extent",
 			func(f forge.Bytes) { f.Text(sector, vmdkforge.Descriptor("monolithicSparse")) }),
-		// What a header without data would make of its text is never asked.
+		// The text of a header without data is not decoded.
 		badExtent("hidden descriptor", "at 0xc: capacity 0", func(f forge.Bytes) {
 			f.U64(vmdkforge.Capacity, 0)
 			f.Text(sector, vmdkforge.Descriptor("monolithicFlat", `RW 6144 FLAT "/etc/passwd" 0`))
@@ -228,11 +228,10 @@ type damagedExtent struct {
 	good             forge.Bytes
 	change           func(f forge.Bytes)
 	says             string
-	silent           bool // reads well all the same
+	silent           bool // can be read anyway
 }
 
-// Damage of the tables is found by a check, and where a reader meets it, it is an error that names the
-// extent.
+// Damage of the tables is found by a check, and a reader that hits it returns an error with the extent.
 func TestDamagedTablesOfExtents(t *testing.T) {
 	data := bytes.Repeat([]byte("grain"), 6*mib/5+1)[:6*mib]
 	cowd, se := vmdkforge.NewCOWD(data, 1, nil), vmdkforge.NewSESparse(data, 0, nil)
@@ -297,7 +296,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 	}
 }
 
-// Extents that were not closed are one issue, which names the first.
+// Unclosed extents are one issue, which names the first.
 func TestUncleanExtents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, mib)
@@ -317,7 +316,7 @@ func TestUncleanExtents(t *testing.T) {
 	require.Contains(t, img.Issues[0].Text, "so were 1 more")
 }
 
-// An extent of ESXi alone is not a disk: what it does not hold may be elsewhere.
+// An ESXi extent alone is not a disk: missing data may be elsewhere.
 func TestLoneExtents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, mib)
@@ -331,7 +330,7 @@ func TestLoneExtents(t *testing.T) {
 	}
 }
 
-// The largest disk that ESXi makes, of which nothing was written, is looked through at once.
+// The largest ESXi disk, without data, is checked immediately.
 func TestLargestSESparse(t *testing.T) {
 	const size = int64(62) << 40
 	dir := t.TempDir()

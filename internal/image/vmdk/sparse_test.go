@@ -24,8 +24,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Extents in every mixture that a descriptor can have: qemu-img 7.2 skips some of these lines, so that what follows is
-// shifted; here each line counts.
+// Extents in every mixture that a descriptor can have: qemu-img 7.2 skips some of these lines, which shifts the rest;
+// here each line counts.
 func TestFlatExtents(t *testing.T) {
 	a, b := imagetest.Noise(2, 200*sector), imagetest.Noise(3, 300*sector)
 	for _, tc := range []struct {
@@ -70,7 +70,7 @@ func TestFlatExtents(t *testing.T) {
 	}
 }
 
-// sparseImage says how forge lays a disk out.
+// sparseImage is the layout of a forged disk.
 type sparseImage struct {
 	grain     int64 // sectors
 	zeroed    bool  // grains of zeros get entry 1 instead of 0
@@ -78,9 +78,8 @@ type sparseImage struct {
 	backwards bool // the last grain of the disk comes first in the file
 }
 
-// forge writes a monolithicSparse file from the specification, as vmdkforge.NewSparse does, for all sizes of grains and
-// with grains omitted: tables without a grain are missing either. Spec: Virtual Disk Format 1.1, "Hosted Sparse
-// Extents".
+// forge writes a monolithicSparse file from the specification, like vmdkforge.NewSparse, for all grain sizes and with
+// grains left out: tables without a grain are missing too. Spec: Virtual Disk Format 1.1, "Hosted Sparse Extents".
 func (s sparseImage) forge(disk []byte) []byte {
 	grains := (int64(len(disk)) + s.grain*sector - 1) / (s.grain * sector)
 	tables := (grains + 511) / 512
@@ -103,7 +102,7 @@ func (s sparseImage) forge(disk []byte) []byte {
 		data := disk[g*s.grain*sector : min((g+1)*s.grain*sector, int64(len(disk)))]
 		if len(bytes.Trim(data, "\x00")) > 0 {
 			entry(g, uint32(len(f)/sector))
-			// The file may end with the last grain cut at the disk's end.
+			// The last grain may be truncated at the disk's end.
 			f = append(f, data...)
 			if i < grains-1 {
 				f = append(f, make([]byte, int(s.grain*sector)-len(data))...)
@@ -153,7 +152,7 @@ func TestSparseGrains(t *testing.T) {
 			"from behind, no second table": {grain: grain, backwards: true},
 			"marked zeros":                 {grain: grain, zeroed: true, redundant: true},
 		} {
-			// More than one table with small grains, and a last grain that is cut.
+			// More than one table with small grains, and a truncated last grain.
 			data := imagetest.Noise(uint64(grain), 5*mib+3*sector)
 			clear(data[2*mib : 4*mib+100])
 			t.Run(fmt.Sprintf("grains of %d sectors, %s", grain, name), func(t *testing.T) {
@@ -166,7 +165,7 @@ func TestSparseGrains(t *testing.T) {
 	}
 }
 
-// Entry 1 means zeros only where the header reports it; elsewhere it names sector 1, which is not a place for a grain.
+// Entry 1 means zeros only with the flag in the header; otherwise it is sector 1, which cannot be a grain.
 func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	data := make([]byte, 2*mib)
 	copy(data, "data")
@@ -177,7 +176,7 @@ func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	require.ErrorContains(t, err, "entry 1")
 }
 
-// The same disks from the program in common use.
+// The same disks from qemu-img.
 func TestSparseByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 64 * kib, sector} {
 		dir := t.TempDir()
@@ -311,7 +310,7 @@ func TestMapOfPartitions(t *testing.T) {
 	require.Equal(t, "monolithicFlat", img.Subformat)
 }
 
-// A directory of 2^40 entries that is a hole of the file costs nothing to make, and nothing to look through.
+// A directory of 2^40 entries in a hole of the file costs nothing to make, and nothing to check.
 func TestVMDKDirectoryOfAHole(t *testing.T) {
 	const directory, sectors = 4 << 40, 1 << 40 * 512 * 8 // of grains of 4 KiB
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
@@ -341,7 +340,7 @@ func TestVMDKDirectoryOfAHole(t *testing.T) {
 	require.Less(t, spent(), 2*time.Second)
 }
 
-// flatOfSectors is a flat VMDK of bytes whose descriptor says how large the sectors are.
+// flatOfSectors is a flat VMDK whose descriptor states the sector size.
 func flatOfSectors(t *testing.T, size int, sectors string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -350,7 +349,7 @@ func flatOfSectors(t *testing.T, size int, sectors string) string {
 	return imagetest.Write(t, dir, "d.vmdk", []byte(text+"ddb.logicalSectorSize = \""+sectors+"\"\n"))
 }
 
-// A descriptor that names the size of sectors is believed, and every copy of it says the same.
+// A sector size in a descriptor is used, and every copy states the same.
 func TestSectorSizeOfAVMDK(t *testing.T) {
 	src := imagetest.Open(t, flatOfSectors(t, 256*kib, "4096"))
 	require.Equal(t, int64(4096), src.Disk.SectorSize())
@@ -378,7 +377,7 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 
 func TestHostileVMDK(t *testing.T) { hostile.Check(t, hostile.VMDK(), imagetest.Issues) }
 
-// The hostile images differ from a good one in nothing but what they change.
+// The hostile images differ from a valid one only in their changes.
 func TestForgedSparseIsValid(t *testing.T) {
 	large := make([]byte, 33*mib) // two grain tables
 	copy(large, hostile.Disk())
@@ -391,7 +390,7 @@ func TestForgedSparseIsValid(t *testing.T) {
 	}
 }
 
-// What looks odd in a descriptor and is legal is read. qemu-img 7.2 skips some lines, so that what follows is shifted.
+// Unusual but valid descriptors are read. qemu-img 7.2 skips some lines, which shifts the rest.
 func TestOddDescriptors(t *testing.T) {
 	disk := []byte(hostile.Disk())
 	const line = `RW 4096 FLAT "x-flat.vmdk" 0`
@@ -423,7 +422,7 @@ func TestOddDescriptors(t *testing.T) {
 	}
 }
 
-// An extent of ESX or ESXi that is cut anywhere is not read as if it were whole.
+// An ESX or ESXi extent that is truncated anywhere is not read like a whole one.
 func TestTruncatedExtents(t *testing.T) {
 	cowd, se := vmdkforge.NewCOWD(hostile.Disk(), 1, nil), vmdkforge.NewSESparse(hostile.Disk(), 0, nil)
 	for _, c := range []struct {

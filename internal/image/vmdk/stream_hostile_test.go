@@ -48,7 +48,7 @@ func runStreamCases(t *testing.T, cases []streamCase) {
 	}
 }
 
-// bad is a malformed file with its tables behind the grains, badInFront one with them in front.
+// bad is a malformed file with its tables after the grains, badInFront one with them before.
 func bad(name, seek string, forge func(v *vmdkforge.Stream)) streamCase {
 	return streamCase{name: name, seek: seek, forge: forge}
 }
@@ -61,7 +61,7 @@ func packing(pack func(packed []byte) []byte) vmdkforge.StreamLayout {
 	return vmdkforge.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(vmdkforge.Deflated(data)) }}
 }
 
-// What is in a grain.
+// Contents of a grain.
 func TestHostileGrains(t *testing.T) {
 	same := func(name, says string, l vmdkforge.StreamLayout) streamCase {
 		return streamCase{name: name, layout: l, seek: says}
@@ -93,7 +93,7 @@ func TestHostileGrains(t *testing.T) {
 		same("a sector of zeros counted", "bytes behind the data 512",
 			packing(func(p []byte) []byte { return append(p, make([]byte, 512)...) })),
 		same("padding counted", "", packing(func(p []byte) []byte { return append(p, make([]byte, 511)...) })),
-		// Without a size it is not a grain: what stands there may not come now.
+		// Without a size it is no grain, but an unexpected marker.
 		{name: "empty", layout: packing(func([]byte) []byte { return nil }), seek: "size 0"},
 		same("the last grain is whole", "", vmdkforge.StreamLayout{}),
 		same("the last grain is cut", "", vmdkforge.StreamLayout{Short: true}),
@@ -134,7 +134,7 @@ func TestHostileMarkers(t *testing.T) {
 	})
 }
 
-// TestHostileEndsOfStreams has what is behind the grains broken: tables, directory, footer and end.
+// TestHostileEndsOfStreams breaks the structures after the grains: tables, directory, footer and end.
 func TestHostileEndsOfStreams(t *testing.T) {
 	runStreamCases(t, []streamCase{
 		bad("end with a value", "end of stream", func(v *vmdkforge.Stream) { v.U64(v.End, 1) }),
@@ -192,7 +192,7 @@ func TestHostileFooters(t *testing.T) {
 	})
 }
 
-// Versions and flags of the header. A footer says the same, where there is one.
+// Versions and flags of the header. A footer must agree, if there is one.
 func TestHostileHeadersOfStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
 		l := vmdkforge.StreamLayout{Front: front}
@@ -266,7 +266,7 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 	})
 }
 
-// Files with their tables in front.
+// Files with their tables at the start.
 func TestHostileStreamsWithTablesInFront(t *testing.T) {
 	runStreamCases(t, []streamCase{
 		badInFront("zeros behind the end", "",
@@ -319,7 +319,7 @@ func seekError(t *testing.T, data []byte) error {
 	return nil
 }
 
-// A stream that is cut anywhere reports it. Only a file with its tables in front may lack the marker of the end.
+// A stream that is truncated anywhere is an error. Only a file with its tables at the start may lack the end marker.
 func TestCutStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
 		v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Front: front})
@@ -336,7 +336,7 @@ func TestCutStreams(t *testing.T) {
 				}
 				file := v.Bytes[:n]
 				if front && n >= lastData {
-					continue // all that the tables name is there
+					continue // everything in the tables exists
 				}
 				require.Error(t, seekError(t, file), "%d bytes, front %v", n, front)
 			}
@@ -347,7 +347,7 @@ func TestCutStreams(t *testing.T) {
 	}
 }
 
-// A text that says streamOptimized belongs into the file that it describes.
+// A descriptor with streamOptimized must be in the file that it describes.
 func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
 	text := vmdkforge.Descriptor(streamOptimized, `RW 8 SPARSE "x-flat.vmdk"`)
 	_, err := open(folder(disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text)))))
@@ -355,7 +355,7 @@ func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
 	require.ErrorContains(t, err, "open the extent file itself")
 }
 
-// A table that does not follow its grains is fine in a file.
+// A table need not follow its grains in a file.
 func TestStreamsWithTablesElsewhere(t *testing.T) {
 	data := make([]byte, 2*512*4096)
 	copy(data, "first grain")

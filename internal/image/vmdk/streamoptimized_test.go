@@ -51,7 +51,7 @@ func TestStreamOptimizedGrains(t *testing.T) {
 	}
 }
 
-// qemu-img writes two directories in front, and zeros after the last grain instead of a marker of the end.
+// qemu-img writes two directories at the start, and zeros after the last grain in place of an end marker.
 func TestStreamOptimizedByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 40 * mib, 64 * kib, sector} {
 		for name, data := range map[string][]byte{
@@ -80,7 +80,7 @@ func TestStreamOptimizedByVMware(t *testing.T) {
 	requireStream(t, path, data)
 }
 
-// What is written is taken by our own readers, by one that follows the specification with other means, and by qemu-img.
+// Our output is read by our own readers, by an independent one written from the specification, and by qemu-img.
 func TestStreamOptimizedIsWritten(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -123,7 +123,7 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 	}
 }
 
-// A copy keeps the lines of the disk data base, and stays what its source was.
+// A copy keeps the lines of the disk data base, and the format of its source.
 func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	src := imagetest.Open(t, disktest.Corpus(t, "vmdk-rs/streamOptimized.vmdk.xz"))
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
@@ -167,7 +167,7 @@ func TestStreamOptimizedOfAHugeDisk(t *testing.T) {
 	disktest.Run(t, "qemu-img", "check", dest)
 }
 
-// Grains that no table names any longer: qemu-img marks a written grain as zeros and leaves the old one where it was.
+// Unreferenced grains: qemu-img marks a written grain as zeros and leaves the old data.
 func TestOrphanedGrains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "zeroed_grain=on", path, "4M")
@@ -246,10 +246,10 @@ func TestUnfinishedFileIsNoImage(t *testing.T) {
 	}
 }
 
-// vmwareSplit is where VMware cuts, in bytes: descriptors of its own disks say `RW 4192256 SPARSE "…-s001.vmdk"`.
+// vmwareSplit is VMware's extent size, in bytes: descriptors of its disks contain `RW 4192256 SPARSE "…-s001.vmdk"`.
 const vmwareSplit = 4192256 * sector
 
-// splitRaw is a raw file of size bytes that has data at each of some offsets, 200 KiB of it.
+// splitRaw is a raw file of size bytes with 200 KiB of data at each of the offsets.
 func splitRaw(t *testing.T, size int64, at ...int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "src.img")
@@ -264,7 +264,7 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	return path
 }
 
-// Extents are cut where VMware cuts them, and data lies on both sides of a border.
+// Extents are split like VMware's, with data on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
 	src := imagetest.Open(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
@@ -293,7 +293,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 			if c.word == "s" {
 				disktest.Run(t, "qemu-img", "check", "-f", "vmdk", path)
-				// The header of an extent equals VMware's, but for the fields that depend on its size.
+				// The header of an extent equals VMware's, except for the fields that depend on its size.
 				theirs := disktest.ReadFile(t, disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz"))[:512]
 				ours := disktest.ReadFile(t, filepath.Join(dir, "disk-s001.vmdk"))[:512]
 				for _, b := range [][]byte{theirs, ours} {
@@ -325,7 +325,7 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
 }
 
-// A split disk takes the place of another: the old extents go, once the new ones have their names.
+// A split disk replaces another: the old extents are removed when the new ones have their names.
 func TestSplitDiskReplacesAnother(t *testing.T) {
 	src := imagetest.Open(t, splitRaw(t, 3<<30, 0, 2<<30))
 	dir := t.TempDir()

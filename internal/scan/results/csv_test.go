@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// records is what Python's strict parser reads in a CSV. texts, when there are any, are held against the paths and
-// labels of its rows.
+// records returns the result of Python's strict CSV parser. Any texts are compared with the paths and labels of the
+// rows.
 func records(t *testing.T, images []*Image, texts []string) [][]string {
 	t.Helper()
 	args := []string{
@@ -41,14 +41,14 @@ func records(t *testing.T, images []*Image, texts []string) [][]string {
 	return out
 }
 
-// labelled is an image whose path and label are a text.
+// labelled is an image with a text as path and label.
 func labelled(text string) *Image {
 	d := diskOf(align.DataDisk, part(1, 63, "ntfs"))
 	d.Partitions[0].Volume.Label = text
 	return judged(text, "raw", d)
 }
 
-// The table of the documentation is the header, in its order.
+// The table in the documentation is the header, in its order.
 func TestColumnsAreDocumented(t *testing.T) {
 	doc := disktest.ReadFile(t, filepath.Join("..", "..", "..", "docs", "scan.md"))
 	_, section, _ := strings.Cut(string(doc), "\n### CSV\n")
@@ -61,7 +61,7 @@ func TestColumnsAreDocumented(t *testing.T) {
 	require.Equal(t, documented, records(t, nil, nil)[0])
 }
 
-// Each image has a row, each partition has one, and a line is as long as the header.
+// Each image and each partition has a row, and a line is as long as the header.
 func TestNoImageIsLostInCSV(t *testing.T) {
 	_, images := smallLibrary()
 	rows := records(t, images, nil)
@@ -140,7 +140,7 @@ func TestNoCellIsAFormula(t *testing.T) {
 	}
 }
 
-// A command is pasted from a cell into a shell: nothing in it may be changed.
+// A command is pasted from a cell into a shell, so nothing in it may be changed.
 func TestCommandsInCSVAreExact(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		path := rapid.StringOf(rapid.SampledFrom([]rune("a;=+-@'\"\\ \n\u202e!$"))).Draw(r, "path")
@@ -262,15 +262,15 @@ func TestHostileTextsInMetrics(t *testing.T) {
 	}
 }
 
-// A time that is not one is our own fault, and no metric is better than a wrong one.
+// An invalid time is our own fault, and no metric is better than a wrong one.
 func TestMetricsNeedTimes(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Finished = ""
 	require.ErrorContains(t, write(&strings.Builder{}, metricsFormat, s, nil), "end of the run")
 }
 
-// readCases is what Python's parser finds: class, name, outcome and message of each case. It checks the counts on its
-// way.
+// readCases returns the result of Python's parser: class, name, outcome and message of each case. It also checks the
+// counts.
 const readCases = `
 import json, sys, xml.etree.ElementTree as tree
 root = tree.parse(sys.argv[1]).getroot()
@@ -340,7 +340,7 @@ func TestJUnitOutcomes(t *testing.T) {
 	}
 }
 
-// What a CI system shows of a case is one line that says enough.
+// A CI system shows one informative line per case.
 func TestJUnitMessages(t *testing.T) {
 	s, images := smallLibrary()
 	got := map[string]string{}
@@ -354,7 +354,7 @@ func TestJUnitMessages(t *testing.T) {
 	require.Equal(t, "permission denied", got["secret"])
 }
 
-// A run that was interrupted is not a success, whatever it has seen.
+// An interrupted run is no success, whatever it has seen.
 func TestJUnitOfAnInterruptedRun(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Complete, s.Unreadable, s.Images = false, nil, 7
@@ -375,7 +375,7 @@ func TestJUnitOfAnInterruptedRun(t *testing.T) {
 	require.Empty(t, cases(t, none, nil, Default))
 }
 
-// A case names the path of its image, and a disk with many partitions does not make it long.
+// A case has the path of its image, and a disk with many partitions does not make it long.
 func TestHostileTextsInJUnit(t *testing.T) {
 	s, images := hostiles()
 	s.Unreadable = nil

@@ -23,7 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
-// Expressions that ask the page what a reader sees.
+// Expressions for the visible state of the page.
 const (
 	shownPaths = `Array.from(document.querySelectorAll("#rows > tr")).filter(r => !r.hidden).map(r => ` +
 		`r.querySelector("summary").firstChild.textContent)`
@@ -95,7 +95,7 @@ func sorts(p *page, images []*Image) {
 	require.Equal(t, ranked, eval[[]string](p, shownPaths))
 }
 
-// settles waits until the page says something: typing is answered after a pause.
+// settles waits until the page shows a text: typing takes effect after a pause.
 func (p *page) settles(says string) {
 	p.t.Helper()
 	_, err := chromedp.Run(p.ctx,
@@ -171,8 +171,8 @@ func keepsState(p *page, images []*Image) {
 	p.settles("All 38 rows are shown.")
 }
 
-// isATable asks the tree that a screen reader uses: the rows are laid out as grids, and must be rows still. What is out
-// of sight comes when Chromium finds the time.
+// isATable reads the accessibility tree: the rows are laid out as grids, and must still be rows. Offscreen ones come
+// when Chromium has time.
 func isATable(p *page, images []*Image) {
 	pagetest.Accessible(p.ctx, p.t)
 	var roles map[string]int
@@ -257,7 +257,7 @@ func TestReportOnAPhone(t *testing.T) {
 	}
 }
 
-// What is filtered is what is printed and saved, in the order of the page; paper says that it is a part.
+// Print and save contain the filtered rows, in the order of the page; the printed page states that it is partial.
 func TestPartOfAReport(t *testing.T) {
 	disktest.Tool(t, "pdftotext")
 	tabs := chromium(t)
@@ -283,7 +283,7 @@ func TestPartOfAReport(t *testing.T) {
 	require.Len(t, sorted, 3)
 	p.run(chromedp.Click("#save"))
 	saved := filepath.Join(dir, "images.csv")
-	disktest.WaitFor(t, "the file", func() bool { // which has its name before its bytes
+	disktest.WaitFor(t, "the file", func() bool { // its name comes before its bytes
 		st, err := os.Stat(saved)
 		return err == nil && st.Size() > 0
 	})

@@ -28,7 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
-// page is a report in a browser, and what the browser said and asked for.
+// page is a report in a browser, with the browser's messages and requests.
 type page struct {
 	t   *testing.T
 	ctx context.Context
@@ -39,7 +39,7 @@ type page struct {
 	messages []string
 }
 
-// browser is the one that all tests of this package share; each opens tabs of its own.
+// browser is shared by all tests of this package; each opens its own tabs.
 var browser struct {
 	start sync.Once
 	ctx   context.Context
@@ -99,7 +99,7 @@ func htmlWritten(t *testing.T, s *Summary, images []*Image) string {
 	return path
 }
 
-// open loads a file into a tab of its own, after the given settings.
+// open loads a file into a new tab, after the given settings.
 func open(browser context.Context, t *testing.T, path string, before ...chromedp.Action[chromedp.Void]) *page {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
@@ -128,7 +128,7 @@ func (p *page) hear(event any) {
 	}
 }
 
-// What quiet looks for is heard: a page that does all of it.
+// A page that does everything that quiet checks is noticed.
 func TestBrowserTellsWhatAPageDoes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loud.html")
 	loud := `<!doctype html>
@@ -151,7 +151,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	require.NoError(p.t, chromedp.Do(p.ctx, actions...))
 }
 
-// get runs an action that answers.
+// get runs an action with a result.
 func get[T any](p *page, action chromedp.Action[T]) T {
 	p.t.Helper()
 	out, err := chromedp.Run(p.ctx, action)
@@ -165,7 +165,7 @@ func eval[T any](p *page, expression string) T {
 	return get(p, chromedp.Evaluate[T](expression))
 }
 
-// quiet is what every page must be in the end.
+// quiet checks the final state of every page.
 func (p *page) quiet() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -184,11 +184,10 @@ func scheme(name string) chromedp.Action[chromedp.Void] {
 		}}})
 }
 
-// wide is a desk.
+// wide is a desktop width.
 var wide = chromedp.EmulateViewport(1360, 900)
 
-// contrasts lists texts whose colour is too near to their ground: WCAG 2.1, success criterion 1.4.3, and "relative
-// luminance".
+// contrasts lists texts with too little contrast: WCAG 2.1, success criterion 1.4.3, and "relative luminance".
 const contrasts = `(() => {
   const parse = c => c.match(/[\d.]+/g).map(Number);
   const linear = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -228,7 +227,7 @@ func TestReportHasContrast(t *testing.T) {
 	}
 }
 
-// A library of 10,000 images, or of 1,500, whose rows need several frames too.
+// A library of 10,000 images, or of 1,500, whose rows still need several frames.
 func TestLargeReportInChromium(t *testing.T) {
 	if testing.Short() || disktest.Raced {
 		t.Skip("loads a file of megabytes three times")
@@ -242,7 +241,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	path := htmlWritten(t, s, images)
 	info := disktest.Stat(t, path)
 	require.Less(t, info.Size(), int64(n)<<11)
-	measured := os.Getenv("TRUEUP_MEASURE") == "1" // on a machine that does nothing else
+	measured := os.Getenv("TRUEUP_MEASURE") == "1" // on an idle machine
 	best := func(what string, limit time.Duration, measure func() time.Duration) {
 		t.Helper()
 		least := disktest.Patience
@@ -263,7 +262,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	require.Len(t, eval[[]string](p, shownPaths), n)
 	// A reader's browser does not report every row that moves to a tool.
 	p.run(pagetest.Send(css.Disable, cdp.Empty{}), pagetest.Send(dom.Disable, cdp.Empty{}))
-	// Until the next frame is there: what a reader waits for.
+	// Until the next frame, which a reader waits for.
 	timed := func(does string) func() time.Duration {
 		script := `(async () => { const t = performance.now(); ` + does + `; document.body.offsetHeight;
 			await new Promise(r => requestAnimationFrame(() => setTimeout(r))); return performance.now() - t; })()`

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// rendered is the report of a library, and what a second parser makes of it.
+// rendered is the report of a library, parsed by a second parser.
 func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
 	t.Helper()
 	var b strings.Builder
@@ -118,7 +118,7 @@ func TestHTMLCells(t *testing.T) {
 	} {
 		require.Equal(t, want, got[path], path)
 	}
-	// The exact number is at hand where the eye has the short one.
+	// The exact number is available beside the short one.
 	cells := pagetest.Elements(pageRows(t, doc)[0], "td")
 	require.Equal(t, "137438953472 bytes", pagetest.Attribute(cells[len(cells)-3], "title"))
 }
@@ -181,14 +181,14 @@ func TestHTMLMapIsToScale(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][][3]string{
-		// the last is cut at the end of the disk
+		// the last is truncated at the end of the disk
 		"map": {
 			{"unjudged", "25%", "50%"},
 			{"misaligned", "0%", "12.5%"},
 			{"misaligned", "25%", "12.5%"},
 			{"aligned", "87.5%", "12.5%"},
 		},
-		// LBA 63 is 3584 of 4096 bytes into a quarter of the picture, and one picture is for both.
+		// LBA 63 is at 3584 of 4096 bytes in a quarter of the picture, and both share one picture.
 		"lens": {
 			{"misaligned", "21.875%", "25%"},
 			{"misaligned more", "46.875%", "25%"},
@@ -204,7 +204,7 @@ func TestHTMLOfNothing(t *testing.T) {
 	require.Contains(t, pagetest.TextOf(doc), "No image was found.")
 }
 
-// What is not known is not told as good news.
+// Unknown values are not shown as good news.
 func TestHTMLOfNothingJudged(t *testing.T) {
 	const aligned = "No image has a partition off a multiple of 64 KiB."
 	none := NewSummary()
@@ -232,7 +232,7 @@ func TestHTMLOfWhatHasNotChanged(t *testing.T) {
 	require.NotContains(t, pagetest.TextOf(doc), "No image was found.")
 }
 
-// Of places that could not be looked at the first thousand are named, and all are counted.
+// Of unreadable places, the first thousand are listed, and all are counted.
 func TestManyUnreadablePlaces(t *testing.T) {
 	s := summed([]*Image{row("/srv/b.raw", align.Aligned, "", 0, false)})
 	for range 1500 {
@@ -248,14 +248,14 @@ func TestManyUnreadablePlaces(t *testing.T) {
 	require.Contains(t, pagetest.TextOf(doc), "and 500 more")
 }
 
-// Texts that a page would obey.
+// Texts that a page would interpret.
 var htmlHostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`,
 	`</style><style>*{display:none}</style>`, `</title></details>`, "a\u2028b", "\xed\xa0\x80", "\xff\xfe",
 	"\x1b]0;x\a\x1b[2J", "exe.\u202egnp.vmdk", "{{.Policy}}", "-->", "]]>", "`${1}`", "'; DROP", "&lt;b&gt;",
 }
 
-// fill puts a text into every string of a value, and numbers of a hostile disk into every number.
+// fill puts a text into every string of a value, and hostile numbers into every number.
 func fill(v reflect.Value, text string, number int64) {
 	switch v.Kind() {
 	case reflect.String:

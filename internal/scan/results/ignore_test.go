@@ -74,7 +74,7 @@ func TestIgnoreErrors(t *testing.T) {
 	require.EqualError(t, err, "line 100001: more than 100000 entries")
 }
 
-// What is as it should be need not be accepted, and an entry that is about nothing else is of no use.
+// Images without a problem need not be accepted, and an entry for these only is useless.
 func TestAccept(t *testing.T) {
 	i, err := ParseIgnore([]byte("*.raw never known\nfine* never was off\n64K* never small\n"))
 	require.NoError(t, err)
@@ -122,12 +122,11 @@ func imagePath(k int) string {
 	return fmt.Sprintf("/srv/lib/team%d/release/os%d/template-%d-disk1.vmdk", k%700, k%31, k)
 }
 
-// The library of the issue with a long list: the bound is five times what was wanted of a machine that does nothing
-// else.
+// The library of the issue with a long list: the limit is five times the goal for an idle machine.
 func TestIgnoreIsFast(t *testing.T) {
 	i := manyEntries(t, 1000)
 	spent := disktest.Spent()
-	const some = 1000 // of the 10,000 that should take below a second: machines differ, and the race detector is slow
+	const some = 1000 // the 10,000 should take less than a second: machines differ, and the race detector is slow
 	for k := range some {
 		i.match(pathNames(imagePath(k), NewRoots([]string{"/srv/lib"})), "2027-01-01")
 	}
@@ -157,7 +156,7 @@ func FuzzIgnore(f *testing.F) {
 	})
 }
 
-// The example of the documentation is an ignore file that does what is said of it.
+// The example of the documentation is an ignore file with the documented effect.
 func TestIgnoreDocumentation(t *testing.T) {
 	text := disktest.ReadFile(t, "../../../docs/scan.md")
 	_, example, ok := strings.Cut(string(text), "```ignore\n")
@@ -187,7 +186,7 @@ func TestIgnoreDocumentation(t *testing.T) {
 	require.Greater(t, rows, 4)
 }
 
-// A scan can be given as many paths as it has rows. Held against each of them, a row would take milliseconds.
+// A scan can have as many paths as rows. Compared with each of them, a row would take milliseconds.
 func TestNamesBelowManyRoots(t *testing.T) {
 	var paths []string
 	for k := range 100_000 {

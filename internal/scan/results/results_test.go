@@ -29,7 +29,7 @@ func row(path string, v align.Verdict, role align.Role, cost float64, refused bo
 	return i
 }
 
-// The order of the worklist is that of the issue: how far off, what for, whether it can be done, what it costs.
+// The worklist is ordered by misalignment, use, feasibility and cost.
 func TestRank(t *testing.T) {
 	failed := NewImage("failed")
 	failed.Fail("format", "broken")
@@ -56,7 +56,7 @@ func TestRank(t *testing.T) {
 	for n, i := range images {
 		got = append(got, i.Path)
 		if i.Priority != nil && i.Accepted == nil && i != stays {
-			require.Equal(t, n+1, i.Priority.Rank, i.Path) // the failed one comes behind all of them
+			require.Equal(t, n+1, i.Priority.Rank, i.Path) // the failed one comes after all of them
 		}
 	}
 	require.Equal(t, []string{
@@ -108,7 +108,7 @@ func TestSummaryCounts(t *testing.T) {
 	require.Equal(t, map[string]int{"vmdk": 1}, s.Formats)
 }
 
-// An image that has its copy asks for none.
+// An image with a copy needs none.
 func TestCopied(t *testing.T) {
 	off := func(path string) *Image { return row(path, align.Misaligned, align.DataDisk, 100, false) }
 	images := []*Image{
@@ -130,7 +130,7 @@ func TestCopied(t *testing.T) {
 	require.Equal(t, "copied", fixCell(copied))
 }
 
-// A row of a version that did not look for the state of a machine is not a row to use again.
+// A row of a version that did not read the state of a machine is not reused.
 func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	i := row("old", align.Misaligned, align.DataDisk, 100, false).withPartitions("raw", 63)
 	complete := func(d *Disk) {

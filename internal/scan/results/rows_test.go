@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// crowded is an image with so many partitions, of which the last is the only one off the boundary.
+// crowded is an image with many partitions, only the last of which is off the boundary.
 func crowded(n int) *results.Image {
 	i := results.NewImage("a.img")
 	i.State, i.Format = results.Judged, "raw"
@@ -45,7 +45,7 @@ func TestTrim(t *testing.T) {
 	require.Len(t, i.Findings, 1, "it is said once")
 }
 
-// An image that is refused must not look as if a copy could be made.
+// A refused image must not look as if a copy were possible.
 func TestTrimKeepsThatACopyIsRefused(t *testing.T) {
 	i := crowded(10)
 	i.Findings = make([]align.Finding, 20)
@@ -61,8 +61,7 @@ func TestTrimLeavesWhatFits(t *testing.T) {
 	require.Empty(t, i.Findings)
 }
 
-// A worker that was taken over may give each number, and a sparse file may have the largest: the sums never turn
-// negative.
+// A compromised worker may return any numbers, and a sparse file may have the largest: the sums never become negative.
 func TestSumsOfTheLargestNumbers(t *testing.T) {
 	sum := results.NewSummary()
 	for range 2 {

@@ -20,8 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// `go test ./internal/scan/results -update` writes the reports of the sample again; read their diff before you commit
-// it.
+// `go test ./internal/scan/results -update` writes the reports of the sample again; read the diff before you commit it.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // part is a partition of 1 GiB that starts at an LBA.
@@ -59,7 +58,7 @@ func diskOf(role align.Role, parts ...report.Partition) Disk {
 	return d
 }
 
-// guestOf is a machine of which a boot disk was cloned while it ran, and of which a data disk was closed.
+// guestOf is a machine whose boot disk was cloned while running, and whose data disk was closed.
 func guestOf(role align.Role) *report.Guest {
 	sign := report.Sign{
 		State: boot.NotKnown, Partition: 1,
@@ -94,7 +93,7 @@ func emptyImage(path string, content align.Content) *Image {
 	return judged(path, "raw", d)
 }
 
-// smallLibrary is a small library with an image of each kind, ranked, and its sum.
+// smallLibrary is a small library with an image of each kind, ranked, with its totals.
 func smallLibrary() (*Summary, []*Image) {
 	refused := diskOf(align.BootDisk, part(1, 63, "ext3"))
 	refused.Fix.Refusals = []align.Finding{{
@@ -158,7 +157,7 @@ func smallLibrary() (*Summary, []*Image) {
 	return s, images
 }
 
-// hostile are names and labels as they should not be chosen.
+// hostile are unfortunate names and labels.
 var hostile = []string{
 	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1",
 	"\uff0b1", "\uff0d1", "\uff201", ` "=1`, "<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->",
@@ -167,7 +166,7 @@ var hostile = []string{
 	strings.Repeat("x", 4000), "日本語",
 }
 
-// hostiles is a library in which all that can be chosen by a stranger is hostile.
+// hostiles is a library in which everything under a stranger's control is hostile.
 func hostiles() (*Summary, []*Image) {
 	s, _ := smallLibrary()
 	s.Paths, s.Version, s.Storage, s.Errors = hostile, hostile[0], hostile[1], map[string]int{hostile[2]: 1}
@@ -190,7 +189,7 @@ func hostiles() (*Summary, []*Image) {
 	return s, images
 }
 
-// written is what a report writes.
+// written returns the output of a report.
 func written(t *testing.T, write func(io.Writer) error) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -206,7 +205,7 @@ func saved(t *testing.T, name, text string) string {
 	return path
 }
 
-// python is Debian's own, which has Debian's modules.
+// python is Debian's, which has Debian's modules.
 func python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	return disktest.Output(t, disktest.DataFile(t, "/usr/bin/python3"), append([]string{"-c", program}, args...)...)
@@ -217,7 +216,7 @@ func write(w io.Writer, f Format, s *Summary, images []*Image) error {
 	return f.Write(w, &Report{Summary: s, Images: slices.Values(images), Shown: NewShown(images...)})
 }
 
-// The reports of the sample are those that stand in testdata.
+// The reports of the sample equal those in testdata.
 func TestSample(t *testing.T) {
 	s, images := smallLibrary()
 	for name, show := range map[string]func(io.Writer) error{
@@ -246,7 +245,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A report that could not be written is never taken for one, to its last byte.
+// A report with a write error, even of its last byte, is an error.
 func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for name, show := range map[string]func(w io.Writer) error{
@@ -266,7 +265,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	}
 }
 
-// What a name is on disk survives a row that went through JSON.
+// The exact name survives a row that went through JSON.
 func TestExactPath(t *testing.T) {
 	i := judged("/t/\xff.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs")))
 	command := i.Priority.Command
@@ -284,7 +283,7 @@ type pagePart struct {
 	typ, volume, name string
 }
 
-// sampleDisk is a disk as a scan describes it: verdicts and findings are those of its starts.
+// sampleDisk is a disk in a scan: verdicts and findings follow from its starts.
 func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 	d := Disk{Disk: report.Disk{
 		Size: size, Table: report.Table{Scheme: scheme, SectorSize: units.SectorSize},
@@ -328,7 +327,7 @@ func sampleFindings(p report.Partition, boundary align.Boundary) []align.Finding
 	return []align.Finding{f}
 }
 
-// fixed returns a disk that is off its boundary what a survey in full depth says.
+// fixed gives a disk that is off its boundary the fields of a full survey.
 func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Depth, d.Guest = Full, guestOf(role)
 	text := map[align.Role]string{align.BootDisk: "boot", align.DataDisk: "data"}[role]

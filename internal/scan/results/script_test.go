@@ -21,18 +21,18 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test
-// wants.
+// stub replaces trueup: it records its arguments, each followed by NUL and one more at the end, and runs the test's
+// commands.
 const stub = "#!/usr/bin/env bash\nset -eu\nprintf '%s\\0' \"$@\" >>\"$LOG\"\nprintf '\\0' >>\"$LOG\"\n"
 
-// ran is what came of a script.
+// ran is the result of a script.
 type ran struct {
 	out, errs string
 	code      int
 	calls     [][]string // arguments of each call of trueup
 }
 
-// run runs a script in a folder of its own. act is what the stub does beside recording.
+// run runs a script in a new folder. act is what the stub does after recording.
 func run(t *testing.T, dir, script, act string, env ...string) (r ran) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
@@ -63,7 +63,7 @@ func scriptOf(t *testing.T, s *Summary, images []*Image) string {
 	return written(t, func(w io.Writer) error { return Script(w, s, slices.Values(images)) })
 }
 
-// argument is how a name must reach trueup.
+// argument is the expected argument for a name.
 func argument(name string) string {
 	if strings.HasPrefix(name, "-") {
 		return "./" + name
@@ -91,7 +91,7 @@ func TestScriptKeepsFlags(t *testing.T) {
 	require.Equal(t, [][]string{{"align", "--sector-size", "512", "x.img", "x-aligned.img"}}, r.calls)
 }
 
-// One that fails stops no other, and is not forgotten.
+// A failing image does not stop the others, and is counted.
 func TestScriptGoesOnAfterAFailure(t *testing.T) {
 	s, images := smallLibrary()
 	r := run(t, t.TempDir(), scriptOf(t, s, images), `case $2 in *boot*) exit 4 ;; esac`)
@@ -101,7 +101,7 @@ func TestScriptGoesOnAfterAFailure(t *testing.T) {
 	require.Equal(t, "failed: number 3\n", r.errs)
 }
 
-// A script that was stopped is run again: what is there stays, a link that leads nowhere too.
+// A stopped script is run again: existing files stay, even a dangling link.
 func TestScriptCanBeRunAgain(t *testing.T) {
 	s, _ := smallLibrary()
 	dir := t.TempDir()
@@ -134,7 +134,7 @@ func TestScriptCanBeInterrupted(t *testing.T) {
 	}
 }
 
-// Who feeds the script to bash on standard input does not have trueup read the rest of it.
+// If the script is passed to bash on standard input, trueup does not read the rest of it.
 func TestScriptOnStandardInput(t *testing.T) {
 	s, images := smallLibrary()
 	act, script := saved(t, "trueup", stub+"cat"), scriptOf(t, s, images)
@@ -143,7 +143,7 @@ func TestScriptOnStandardInput(t *testing.T) {
 	require.Equal(t, "3 made, 0 passed over, 0 failed\n", disktest.RunInput(t, script, "bash"))
 }
 
-// What it would run is printed so that it can be run.
+// A dry run prints commands that can be run.
 func TestScriptDryRun(t *testing.T) {
 	s, images := hostiles()
 	script := scriptOf(t, s, images)
@@ -160,7 +160,7 @@ func TestScriptDryRun(t *testing.T) {
 	require.Equal(t, wet.calls, again.calls)
 }
 
-// Whatever images are called, trueup gets their names as they are, and nothing else is run.
+// Any image names reach trueup unchanged, and nothing else is run.
 func TestScriptOfHostileNames(t *testing.T) {
 	s, images := hostiles()
 	script := scriptOf(t, s, images)
@@ -184,7 +184,7 @@ func TestScriptOfHostileNames(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// Two images that would have copies of one name must not pass for one that is done.
+// Two images whose copies have the same name must not count as done.
 func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
 	s, _ := smallLibrary()
 	images := []*Image{labelled("/t/a!x.vmdk"), labelled("/t/b!x.vmdk")}
@@ -196,7 +196,7 @@ func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
 	require.Contains(t, script, "not realigned: the copy would have the name of that of number 1.")
 }
 
-// A person and shellcheck read it without a complaint.
+// shellcheck reports nothing.
 func TestScriptIsClean(t *testing.T) {
 	for name, library := range map[string]func() (*Summary, []*Image){
 		"small": smallLibrary, "hostile": hostiles, "empty": func() (*Summary, []*Image) { return NewSummary(), nil },
@@ -208,7 +208,7 @@ func TestScriptIsClean(t *testing.T) {
 	}
 }
 
-// An interrupted scan makes an incomplete script, which reports it, and sums are those of what is in it.
+// An interrupted scan writes an incomplete script, which states it, and its totals are those of its images.
 func TestScriptSaysWhatItIs(t *testing.T) {
 	s, images := smallLibrary()
 	s.Complete = false
@@ -229,7 +229,7 @@ func TestScriptSaysWhatItIs(t *testing.T) {
 	require.NotContains(t, scriptOf(t, s, nil), "\ncopy ")
 }
 
-// laidOut prints the small library by a template.
+// laidOut formats the small library with a template.
 func laidOut(t *testing.T, name, text string) string {
 	t.Helper()
 	f, err := ParseTemplate(name, text)
@@ -259,7 +259,7 @@ func TestTemplateOfAUser(t *testing.T) {
 	}
 }
 
-// An error has the place, and comes before a scan where it can.
+// An error has its position, and comes before the scan if possible.
 func TestErrorsOfTemplates(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\n{{if}}":                      "--template dir/x.html:2: missing value for if",
@@ -284,7 +284,7 @@ func TestErrorsOfTemplates(t *testing.T) {
 	}
 }
 
-// A template sees the very objects of the JSON, with the fields that those omit, and with texts that are safe.
+// A template gets the objects of the JSON, with omitted fields, and with safe texts.
 func TestTemplatesSeeTheJSON(t *testing.T) {
 	s, images := smallLibrary()
 	_, more := sampleLibrary()
@@ -307,7 +307,7 @@ func TestTemplatesSeeTheJSON(t *testing.T) {
 	}
 }
 
-// holds compares what the JSON of a value has with what a template sees.
+// holds compares the JSON of a value with the data of a template.
 func holds(t *testing.T, at string, want, got any) {
 	t.Helper()
 	switch w := want.(type) {

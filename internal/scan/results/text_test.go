@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// withPartitions returns the disk of a row partitions at these sectors, of a GiB each.
+// withPartitions gives the disk of a row partitions at these sectors, of a GiB each.
 func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 	i.Format, i.Stored = format, 0
 	d := &i.Disks[0]
@@ -141,7 +141,7 @@ func TestTablesAreGolden(t *testing.T) {
 	}
 }
 
-// requireWidth demands that no line is wider than a terminal, but commands, which are for pasting.
+// requireWidth requires that no line is wider than a terminal, except commands, which are for pasting.
 func requireWidth(t require.TestingT, out string, width int) {
 	for l := range strings.Lines(out) {
 		if width > 0 && !strings.HasPrefix(l, "  trueup ") {
@@ -174,7 +174,7 @@ func TestNothingFound(t *testing.T) {
 	require.Equal(t, "No image was found.\n", tableOf(report.Text{}, s, nil))
 }
 
-// Sums are those of all images, so a run that shows only some must report it.
+// The totals cover all images, so a run that shows only some must state it.
 func TestChangedRowsAloneAreSaidToBe(t *testing.T) {
 	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
 	s.Changes = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}
@@ -198,7 +198,7 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	require.Contains(t, tableOf(report.Text{}, s, list), "Interrupted after 1 image: this is incomplete.\n")
 }
 
-// A package whose disks are aligned, but one that could not be read, is not all right.
+// A package with aligned disks and an unreadable one is not all right.
 func TestADiskThatWasNotJudgedIsNotPassedOver(t *testing.T) {
 	var list []*Image
 	for n := range 30 {
@@ -211,7 +211,7 @@ func TestADiskThatWasNotJudgedIsNotPassedOver(t *testing.T) {
 	require.NotContains(t, out, "Aligned:")
 }
 
-// A large library must not bury what is wrong under what is right.
+// A large library must not hide problems behind good rows.
 func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	var list []*Image
 	for n := range 9_900 {
@@ -254,7 +254,7 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	require.Equal(t, 21, strings.Count(out, "  accepted-"))
 }
 
-// hostileRow is what a stranger can put into names, labels and messages, and more.
+// hostileRow has everything that a stranger can put into names, labels and messages, and more.
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
 		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b",
@@ -291,8 +291,8 @@ func hostileImage(t *rapid.T, n int) *Image {
 	return i
 }
 
-// Whatever images say of themselves: nothing moves the cursor, no line is too wide, no row is lost, and no path is cut
-// in a file.
+// For any text of images: nothing moves the cursor, no line is too wide, no row is lost, and no path is truncated in a
+// file.
 func TestHostileTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []*Image
@@ -353,7 +353,7 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// An image of one bad disk has its reason once.
+// An image with one bad disk has its reason once.
 func TestAReasonIsSaidOnce(t *testing.T) {
 	i := NewImage("x.ova")
 	i.Fail("format", `"a.vmdk": no disk image`)

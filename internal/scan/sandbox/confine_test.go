@@ -18,14 +18,14 @@ import (
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
-// outcome is what a process that confined itself tells.
+// outcome is the report of a process that confined itself.
 type outcome struct {
 	Isolation sandbox.Isolation
 	Answers   map[string]string
 	Took      time.Duration // of Confine
 }
 
-// confine is such a process. A request that begins with "worker " is for a worker of it.
+// confine is such a process. A request with the prefix "worker " is for a worker of it.
 func confine(access string, requests []string) error {
 	var a sandbox.Access
 	if err := json.Unmarshal([]byte(access), &a); err != nil {
@@ -57,7 +57,7 @@ func confine(access string, requests []string) error {
 	return json.NewEncoder(os.Stdout).Encode(o)
 }
 
-// ofWorker is the answer of a new worker, which may read nothing, behind what it achieved.
+// ofWorker returns the answer of a new worker, which may read nothing, after its isolation.
 func ofWorker(request string) (string, error) {
 	w, err := sandbox.Start(context.Background(), sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox})
 	if err != nil {
@@ -70,7 +70,7 @@ func ofWorker(request string) (string, error) {
 	return string(w.Isolation().Achieved) + ": " + string(answer), w.Close()
 }
 
-// inConfinement runs requests in a process of that access, on a kernel that lacks something.
+// inConfinement runs requests in a process with this access, on a kernel that lacks a feature.
 func inConfinement(t testing.TB, kernel string, a sandbox.Access, requests ...string) outcome {
 	t.Helper()
 	access, err := json.Marshal(a)
@@ -145,7 +145,7 @@ func TestConfineToFiles(t *testing.T) {
 	require.Empty(t, o.Isolation.Note)
 }
 
-// What starts workers reads, writes and runs, and nothing else; its workers are in their whole sandbox.
+// A process that starts workers can read, write and run its files only; its workers have the whole sandbox.
 func TestConfineAParentOfWorkers(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "a.vmdk")
@@ -164,7 +164,7 @@ func TestConfineAParentOfWorkers(t *testing.T) {
 	inConfinement(t, "", sandbox.Access{Workers: true}, keys(want)...).answers(t, want)
 }
 
-// What a kernel lacks is said, and the rest holds.
+// A missing kernel feature is reported, and the rest applies.
 func TestConfineOnOldKernels(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "a.vmdk")

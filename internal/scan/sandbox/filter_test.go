@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// simulation runs the filter as the kernel does, on struct seccomp_data. The simulated machine reads words in network
+// simulation runs the filter like the kernel, on struct seccomp_data. The simulated machine reads words in network
 // order.
 type simulation struct {
 	t  *testing.T
@@ -45,7 +45,7 @@ func simulate(t *testing.T, a *arch.Info, p policy) simulation {
 	return simulation{t: t, vm: vm, id: a.ID}
 }
 
-// call returns what comes of a call: 0, or the error.
+// call returns the result of a call: 0, or the error.
 func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
 	s.t.Helper()
 	data := make([]byte, 64)
@@ -69,13 +69,13 @@ var architectures = map[string]*arch.Info{
 	"arm": arch.ARM,
 }
 
-// policies are all that the program uses.
+// policies lists all policies of the program.
 var policies = map[string]policy{
 	"worker": worker(testPid), "command": command(testPid),
 	"parent of workers": parentOfWorkers(),
 }
 
-// Each call of each architecture is refused or not, as its name says, and those with conditions aside.
+// Each call of each architecture is refused or not, according to its name, except for calls with conditions.
 func TestEachCallOfTheFilter(t *testing.T) {
 	for name, a := range architectures {
 		for of, p := range policies {
@@ -228,7 +228,8 @@ func TestArgumentsOfOtherFilters(t *testing.T) {
 	}
 }
 
-// The words of Go's runtime are those of go1.26, seen with limits or read in malloc.go, mem_linux.go and os_linux.go.
+// The messages of Go's runtime are those of go1.26, observed with limits or read in malloc.go, mem_linux.go and
+// os_linux.go.
 func TestCauseByLastWords(t *testing.T) {
 	limits := Limits{Data: 64 << 20, CPU: time.Second}
 	exit := errors.New("exit status 2")
@@ -281,8 +282,7 @@ func TestCauseByLastWords(t *testing.T) {
 	}
 }
 
-// A fault within the runtime is one of memory where the process had used much of it, and an error of ours where it had
-// not.
+// A fault in the runtime is due to memory if the process had used much of it, and otherwise an error of ours.
 func TestFaultOfTheRuntime(t *testing.T) {
 	const said = "fatal error: unexpected signal during runtime execution\n[signal SIGSEGV: segmentation violation " +
 		"code=0x1 addr=0x0 pc=0x0]\n"

@@ -275,7 +275,7 @@ func TestChildrenEndWithTheirWorker(t *testing.T) {
 	gone(t, child)
 }
 
-// BenchmarkCall is what a request costs that asks for nothing.
+// BenchmarkCall measures an empty request.
 func BenchmarkCall(b *testing.B) {
 	for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
 		b.Run(string(level), func(b *testing.B) {
@@ -292,7 +292,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is what a worker costs, with few roots and with many.
+// BenchmarkStart measures the start of a worker, with few roots and with many.
 func BenchmarkStart(b *testing.B) {
 	dir := b.TempDir()
 	var roots []string
@@ -317,8 +317,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkConfine is what a command costs that confines itself, in a process of its own each time: half of them take
-// no longer.
+// BenchmarkConfine measures a command that confines itself, in a new process each time, as a median.
 func BenchmarkConfine(b *testing.B) {
 	dir := b.TempDir()
 	var took []time.Duration

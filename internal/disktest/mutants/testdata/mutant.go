@@ -1,4 +1,4 @@
-// Package mutant switches one deletion on. It exists in the builds of the mutants only.
+// Package mutant switches one deletion on. It only exists in builds with mutants.
 package mutant
 
 import (
@@ -26,7 +26,7 @@ func open(name string) *os.File {
 	return f
 }
 
-// is reports whether a mutant is switched on, where that would make a difference.
+// is reports whether a mutant is switched on, at a point where it makes a difference.
 func is(n int) bool {
 	if trace != nil {
 		if _, known := reached.LoadOrStore(n, true); !known {
@@ -42,7 +42,7 @@ func Never(n int, c bool) bool { return c && !is(n) }
 // Always returns true in place of a condition.
 func Always(n int, c bool) bool { return c || is(n) }
 
-// Without returns a list to which nothing was appended.
+// Without returns a list without appending.
 func Without[S any](n int, old, with S) S {
 	if is(n) {
 		return old
@@ -50,7 +50,7 @@ func Without[S any](n int, old, with S) S {
 	return with
 }
 
-// Skip returns a function that does nothing, and whose results are zero. Functions among them do nothing either.
+// Skip returns a function without effect and with zero results. Functions among them have no effect either.
 func Skip[F any](n int, f F) F {
 	if !is(n) {
 		return f
