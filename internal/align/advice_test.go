@@ -52,7 +52,7 @@ var (
 	lvm    = mbrPart(13*cylinder, 900*cylinder, false, volume.LVM2)
 )
 
-// chained returns a disk on which something of a boot was found.
+// chained returns a disk with a boot chain.
 func chained(l *layout.Layout) *layout.Layout {
 	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds Windows"}}
 	return l
@@ -145,7 +145,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// adviceOnSystems are disks that Windows starts from.
+// adviceOnSystems are disks with a bootable Windows.
 func adviceOnSystems() []adviceCase {
 	return []adviceCase{
 		{
@@ -209,7 +209,7 @@ func adviceOnSystems() []adviceCase {
 	}
 }
 
-// adviceOnData are disks whose contents decide, or that have none.
+// adviceOnData are disks whose advice depends on their contents, or that have none.
 func adviceOnData() []adviceCase {
 	fat := mbrPart(63, 9*cylinder, false, volume.FAT32)
 	fat.Volume.DataStart = 512 // cluster 2 is on 4 KiB now
@@ -257,7 +257,7 @@ func adviceOnData() []adviceCase {
 	}
 }
 
-// What is said of references is what a plan would do with them.
+// The advice about references equals the effect of a plan on them.
 func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
 	l := disk255(windows2000, xp, lvm)
@@ -287,7 +287,7 @@ func TestAdviceOnReferences(t *testing.T) {
 	require.Contains(t, advise().Text, "A move does not fix these findings: mounted-devices.")
 }
 
-// Advice, verdict and exit code say the same, whatever the disk and the storage.
+// Advice, verdict and exit code agree for any disk and storage.
 func TestAdviceFollowsTheVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var parts []boot.Partition

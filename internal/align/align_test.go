@@ -58,7 +58,7 @@ func of(t *testing.T, fixture string) *layout.Layout {
 	return l
 }
 
-// The boundary auto: 64 KiB where the boot code reads CHS, 1 MiB elsewhere; what is on 64 KiB stays in both.
+// The boundary auto: 64 KiB if the boot code reads CHS, otherwise 1 MiB; partitions on 64 KiB stay with both.
 func TestGoal(t *testing.T) {
 	for _, tc := range []struct {
 		fixture              string
@@ -73,7 +73,7 @@ func TestGoal(t *testing.T) {
 	}
 }
 
-// The worst partition decides; an extended one is only a box.
+// The worst partition decides; an extended one only contains others.
 func TestOverall(t *testing.T) {
 	require.Equal(t, align.Misaligned, align.Overall(of(t, "logical-chain"), align.DefaultBoundary))
 	require.Equal(t, align.BelowBoundary, align.Overall(of(t, "unused-slots"), align.DefaultBoundary))
@@ -85,7 +85,7 @@ func TestOverall(t *testing.T) {
 	require.Equal(t, align.NoPartitions, align.ContentOf(l))
 }
 
-// A newcomer reads what is wrong and what it costs, in numbers that fit the volume.
+// A newcomer reads the fault and its cost, in numbers that fit the volume.
 func TestWhatAFindingSays(t *testing.T) {
 	part := func(lba int64, v volume.Volume) *layout.Layout {
 		return &layout.Layout{Partitions: []boot.Partition{{
@@ -131,7 +131,7 @@ func TestWhatAFindingSays(t *testing.T) {
 	}
 }
 
-// An issue that a move would raise is no news to who moves nothing, or another partition.
+// An issue about a move is not reported if nothing moves, or only another partition.
 func TestRelevantIssues(t *testing.T) {
 	issues := []ondisk.Issue{
 		{Code: "always", Effect: ondisk.Warn},

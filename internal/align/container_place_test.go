@@ -15,9 +15,9 @@ func part(number int, off, length int64) align.Part {
 	return align.Part{Number: number, Range: disk.Range{Off: off, Len: length}}
 }
 
-// vhd returns the map of a dynamic VHD as qemu-img writes one for a disk of 64 MiB: the footer's copy, the header and a
-// table of one sector take 2048 bytes, and each block of 2 MiB has a sector of bitmap in front. Spec: Virtual Hard Disk
-// Image Format 1.0.
+// vhd returns the map of a dynamic VHD like qemu-img's for a disk of 64 MiB: the footer's copy, the header and a table
+// of one sector take 2048 bytes, and a sector of bitmap precedes each block of 2 MiB. Spec: Virtual Hard Disk Image
+// Format 1.0.
 func vhd(f *file) disk.Disk {
 	const block, first = 2 << 20, 2048
 	return disk.New(64*mib, 512, func(off int64) (disk.Run, error) {
@@ -69,8 +69,8 @@ func TestAlignmentInTheFile(t *testing.T) {
 	}
 }
 
-// The definition, asked of every block: what is a multiple of the alignment within the partition is one in the file,
-// and that does not hold for the next power of two. Runs are longer than any alignment that comes out.
+// The definition, tested for every block: a multiple of the alignment within the partition is one in the file, and this
+// is false for the next power of two. Runs are longer than any resulting alignment.
 func TestAlignmentIsWhatItSays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -95,7 +95,7 @@ func TestAlignmentIsWhatItSays(t *testing.T) {
 	}
 }
 
-// holds reports whether all multiples of n within a part lie on multiples of n in the file. Runs are 1 MiB long.
+// holds reports whether all multiples of n within a part are at multiples of n in the file. Runs are 1 MiB long.
 func holds(runs []disk.Run, p align.Part, n int64) bool {
 	for off := p.Off; off < p.End(); off += n {
 		if r := runs[off/mib]; (r.Off+off%mib)%n != 0 {

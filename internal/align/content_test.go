@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// A survey and a whole reading of a disk judge the volume in a container alike, and leave it on its blocks: its first
-// cluster is at LBA 63 + 161 = 224, a multiple of 4 KiB.
+// A survey and a complete reading judge the volume in a container alike, and leave it on its blocks: its first cluster
+// is at LBA 63 + 161 = 224, a multiple of 4 KiB.
 func TestContentsOnTheirBlocksStay(t *testing.T) {
 	const start, sectors, inner, data = 63, 20000, 16384, 161
 	for name, put := range map[string]func(p forge.Bytes){

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 )
 
-// patchy returns a disk that stores data, and zeros, in stretches of any length, and what it holds.
+// patchy returns a disk with stored data and zeros, in stretches of any length, and its content.
 func patchy(seed uint64, size int) (disk.Disk, []byte) {
 	rnd := rand.New(rand.NewPCG(seed, 9))
 	want := make([]byte, size)
@@ -61,12 +61,12 @@ type counted struct{ n *atomic.Int64 }
 
 func (c counted) ReadAt(p []byte, _ int64) (int, error) {
 	c.n.Add(int64(len(p)))
-	clear(p) // it held something before
+	clear(p) // it had a value before
 	p[0] = 1
 	return len(p), nil
 }
 
-// A sector in each of a million chunks must not cost a chunk each.
+// A sector in each of a million chunks must not cost the time of a chunk each.
 func TestOnlyDataIsRead(t *testing.T) {
 	var n atomic.Int64
 	d := disk.New(1000*mib, 512, func(off int64) (disk.Run, error) {
@@ -96,7 +96,7 @@ type failing struct{ err error }
 
 func (f failing) ReadAt([]byte, int64) (int, error) { return 0, f.err }
 
-// unreadable is a file of an image in which nothing may be read.
+// unreadable is a file of an image that must not be read.
 type unreadable struct{ driver.File }
 
 // spoiled is compressed data that is damaged at one byte.
@@ -122,7 +122,8 @@ type counts struct {
 func (c *counts) Begin(_ string, total int64) { c.total = total }
 func (c *counts) Add(n int64)                 { c.done.Add(n) }
 
-// TestDecodeReadsCompressedData finds damage behind the amount that an inspection reads, and reads no plain data.
+// TestDecodeReadsCompressedData finds damage beyond the amount that an inspection reads, and reads no uncompressed
+// data.
 func TestDecodeReadsCompressedData(t *testing.T) {
 	t.Parallel()
 	const size = 256 * mib

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// storageNames are the storages with names, sizes, and both with the byte on which a block starts.
+// storageNames are named storages, sizes, and both with an offset.
 var storageNames = append(align.StorageNames(), "512", "4K", "8K", "32K", "256K", "1M", "4M", "32K+63s", "zvol+512",
 	"vmfs+32256")
 
@@ -25,8 +25,8 @@ func storage(t require.TestingT, name string) align.Storage {
 	return s
 }
 
-// simulate counts the blocks that each I/O costs, one after the other, until the starts repeat. A write reads first the
-// blocks that it fills only in part, on a storage that rewrites.
+// simulate counts the blocks that each I/O costs, one after the other, until the starts repeat. On a storage that
+// rewrites, a write first reads the blocks that it fills only in part.
 func simulate(first, n, step int64, s align.Storage, writes bool) float64 {
 	count, ios := int64(0), int64(0)
 	first += s.Block - s.Offset
@@ -76,7 +76,7 @@ func TestImpactEqualsASimulation(t *testing.T) {
 	})
 }
 
-// What makers of storage and of systems have published.
+// Published recommendations of vendors.
 func TestImpactOfPublishedExamples(t *testing.T) {
 	for _, tc := range []struct {
 		name                    string
@@ -118,7 +118,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 }
 
 // No start is better than one on a block of the storage, for data that begin with the partition; 512-byte blocks do not
-// mind.
+// matter.
 func TestAlignedIsNeverWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := at(rapid.Int64Range(0, 1<<33).Draw(t, "start"), 7,
@@ -198,7 +198,7 @@ func TestImpactInWords(t *testing.T) {
 	}
 }
 
-// What a broken volume says about itself makes no nonsense of the numbers.
+// A broken volume does not produce absurd numbers.
 func TestImpactOfNonsense(t *testing.T) {
 	p := at(63, 7, volume.Volume{BlockSize: -1, DataStart: 1 << 62})
 	i := align.ImpactOf(p, align.Generic())
@@ -242,7 +242,7 @@ func TestStorages(t *testing.T) {
 	}
 }
 
-// docs/dev/cost-model.md lists the storages as they are, and the model with the numbers that it computes.
+// docs/dev/cost-model.md lists all storages, and the model with its computed numbers.
 func TestCostModelIsDocumented(t *testing.T) {
 	b := disktest.ReadFile(t, "../../docs/dev/cost-model.md")
 	text, yes := string(b), map[bool]string{true: "yes", false: "no"}

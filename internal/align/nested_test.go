@@ -23,8 +23,7 @@ type insideCase struct {
 	says          []string
 }
 
-// insideCases returns the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032
-// sectors.
+// insideCases returns the offsets of formatters at the time: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032 sectors.
 func insideCases() []insideCase {
 	const kib = 1024
 	return []insideCase{
@@ -77,7 +76,7 @@ func insideCases() []insideCase {
 	}
 }
 
-// clusterCases are file systems whose clusters start where their own tables end.
+// clusterCases are file systems whose clusters start after their own tables.
 func clusterCases() []insideCase {
 	const kib = 1024
 	return []insideCase{

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// vol returns a volume with blocks of a size, whose data start at a byte.
+// vol returns a volume with this block size, whose data start at a byte.
 func vol(kind volume.Kind, block, start int64) volume.Volume {
 	return volume.Volume{Kind: kind, BlockSize: block, DataStart: start}
 }
@@ -57,8 +57,8 @@ func slicesWith(content volume.Volume, starts ...int64) volume.Volume {
 	return v
 }
 
-// Verdicts follow the data of a partition where its start misses the blocks that they lie on, and the partition moves
-// where that puts the data no worse. Places are those of mkfs.fat, pvcreate, gpart, Windows and GRUB.
+// Verdicts follow the data of a partition if its start differs from them, and the partition moves if that does not
+// worsen their alignment. Offsets are those of mkfs.fat, pvcreate, gpart, Windows and GRUB.
 func TestJudgement(t *testing.T) {
 	const (
 		k   = 1024
@@ -187,7 +187,7 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
-// blocksOf counts the blocks that I/Os of size bytes touch, from first on in steps, over one period of them.
+// blocksOf counts the blocks that I/Os of size bytes touch, from first on in steps, over one period.
 func blocksOf(first, step, size, block int64) (n int64) {
 	for i := range block {
 		at := first + i*step
@@ -196,8 +196,8 @@ func blocksOf(first, step, size, block int64) (n int64) {
 	return n
 }
 
-// A default plan puts no data worse: of no I/O does a storage with blocks up to the boundary touch more of them, and
-// what stays off the boundary would be touched more often on some storage. The blocks are counted one by one.
+// A default plan worsens no data: for no I/O does a storage with blocks up to the boundary touch more of them, and
+// partitions that stay off the boundary would be touched more often on some storage. The blocks are counted one by one.
 func TestNoMovePutsDataWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		boundary := int64(4096) << rapid.IntRange(0, 3).Draw(t, "boundary")

@@ -17,7 +17,7 @@ const (
 	tib = int64(1) << 40
 )
 
-// file is a file of an image that knows its holes. Nothing here reads from it.
+// file is a file of an image with known holes, which is never read.
 type file struct {
 	size  int64
 	holes []disk.Range
@@ -44,7 +44,7 @@ func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 	return e, f.fails
 }
 
-// packed is a source that is not a file: a unit that is unpacked when it is read.
+// packed is a source other than a file: a unit that is unpacked when read.
 type packed struct{ io.ReaderAt }
 
 // mapped returns a disk of these runs, one after the other.
@@ -138,7 +138,7 @@ func TestHolesOfTheFile(t *testing.T) {
 	require.Zero(t, u.Stored+u.Pieces, "all in a hole")
 }
 
-// A parent's bytes count, but neither its pieces nor its places.
+// A parent's bytes count, but neither its pieces nor its positions.
 func TestInheritedBytes(t *testing.T) {
 	f, below := &file{size: tib}, &file{size: tib, holes: []disk.Range{{Off: 9 * mib, Len: tib - 9*mib}}}
 	base := mapped(disk.Run{Len: 4 * mib, Src: below, Off: 6 * mib}, disk.Run{Len: mib, Src: packed{}},

@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// shown makes a disk of an export, as the format raw does.
+// shown makes a disk of an export, like the raw format.
 func shown(c *Client) disk.Disk {
 	return disk.New(c.Size(), 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: c.Size() - off, Src: c, Off: off}, nil
@@ -39,7 +39,7 @@ func dialed(t testing.TB, uri string) *Client {
 	return c
 }
 
-// A client has all bytes and holes of the disk that a server serves, whatever it asks for.
+// A client reads all bytes and holes of a served disk, for any requests.
 func TestClientReadsTheServer(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -69,7 +69,7 @@ func TestClientReadsTheServer(t *testing.T) {
 	require.Equal(t, "qemu-nbd -r -t -b ::1 -p 99 -x 'a b' IMAGE", startLine("tcp", "[::1]:99", "a b"))
 }
 
-// filling is a disk of holes until it is filled.
+// filling is a disk of holes until data are written.
 type filling struct {
 	disk.Disk
 	filled atomic.Bool
@@ -80,7 +80,7 @@ func (f *filling) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, most, f.Size()-off)}, Zero: !f.filled.Load()}, nil
 }
 
-// What reads as zeros is asked again when all must be read again.
+// Zero extents are requested again when everything must be read again.
 func TestClientForgets(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -93,12 +93,12 @@ func TestClientForgets(t *testing.T) {
 			e, err := c.Extent(0, 1<<20)
 			require.NoError(t, err)
 			require.Equal(t, zero, e.Zero)
-			f.filled.Store(true) // which an answer that is kept does not show
+			f.filled.Store(true) // unknown to the cached reply
 		}
 	}
 }
 
-// An error of the disk is that of one read, and names the server's reason.
+// An error of the disk affects one read, and includes the server's reason.
 func TestClientSaysWhatTheServerSays(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -114,7 +114,7 @@ func TestClientSaysWhatTheServerSays(t *testing.T) {
 	require.True(t, bytes.Equal(want[:1<<20], got))
 }
 
-// run starts a server of NBD on a socket, and returns the address of its export "".
+// run starts an NBD server on a socket, and returns the address of its export "".
 func run(t testing.TB, program, socketFlag string, args ...string) (uri string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -133,7 +133,7 @@ func run(t testing.TB, program, socketFlag string, args ...string) (uri string) 
 	return "nbd+unix:///?socket=" + socket
 }
 
-// Other servers than ours: with holes, with blocks of 4 KiB, without states, with an error in the middle.
+// Foreign servers: with holes, with blocks of 4 KiB, without block status, with an error in the middle.
 func TestClientReadsOtherServers(t *testing.T) {
 	t.Parallel()
 	_, want := odd()
@@ -173,7 +173,7 @@ func TestClientReadsOtherServers(t *testing.T) {
 	disktest.CheckBytes(t, shown(c), want[:5<<20-100])
 }
 
-// Parts of what servers send.
+// Messages of servers.
 func greets() []byte {
 	return be.AppendUint16(be.AppendUint64(be.AppendUint64(nil, magicServer), magicOption), 3)
 }
@@ -193,7 +193,7 @@ func blockSizes(least, preferred, most uint32) []byte {
 	return replies(optGo, repInfo, be.AppendUint32(be.AppendUint32(b, preferred), most)...)
 }
 
-// chunkOf is a chunk to the first request.
+// chunkOf is a chunk in reply to the first request.
 func chunkOf(flags, kind uint16, data ...byte) []byte {
 	b := be.AppendUint16(be.AppendUint16(be.AppendUint32(nil, magicStructured), flags), kind)
 	return append(be.AppendUint32(be.AppendUint64(b, 1), uint32(len(data))), data...)
@@ -205,15 +205,15 @@ func dataAt(flags uint16, off uint64, n int) []byte {
 
 func at(off uint64, data ...byte) []byte { return append(be.AppendUint64(nil, off), data...) }
 
-// negotiated is all that a server says up to the transmission, with chunks and states.
+// negotiated is everything that a server sends before the transmission, with structured replies and block status.
 func negotiated() []byte {
 	return slices.Concat(greets(), replies(optStructuredReply, repAck),
 		replies(optSetMetaContext, repMetaContext, append([]byte{0, 0, 0, 9}, allocation...)...),
 		replies(optSetMetaContext, repAck), exports(1<<20), replies(optGo, repAck))
 }
 
-// script is a connection whose server says what is written down: first to the options, whatever they are, and then to
-// the first request.
+// script is a connection whose server sends prepared bytes: first to the options, whatever they are, and then to the
+// first request.
 type script struct {
 	net.Conn
 	options, answers io.Reader
@@ -242,7 +242,7 @@ func (*script) SetReadDeadline(time.Time) error  { return nil }
 func (*script) SetWriteDeadline(time.Time) error { return nil }
 func (*script) Close() error                     { return nil }
 
-// answered returns a client of an export of 1 MiB whose server gives these answers to its first request.
+// answered returns a client of an export of 1 MiB whose server sends these replies to its first request.
 func answered(t testing.TB, answers []byte) *Client {
 	t.Helper()
 	c, err := NewClient(t.Context(), &script{
@@ -252,7 +252,7 @@ func answered(t testing.TB, answers []byte) *Client {
 	return c
 }
 
-// What a server says against the protocol, or in no way that is known, ends the handshake.
+// Messages of a server that violate the protocol or are unknown end the handshake.
 func TestClientRefusesHandshakes(t *testing.T) {
 	t.Parallel()
 	taken := replies(optStructuredReply, repAck)
@@ -307,7 +307,7 @@ func TestClientRefusesHandshakes(t *testing.T) {
 	}
 }
 
-// What a server answers against the protocol ends the connection, and every request with it.
+// Replies that violate the protocol end the connection, with all requests.
 func TestClientRefusesAnswers(t *testing.T) {
 	t.Parallel()
 	simpleReply := func(code uint32) []byte {
@@ -394,7 +394,7 @@ func TestClientRefusesAnswers(t *testing.T) {
 	}
 }
 
-// A read that waits for a server ends when the client does.
+// A read that waits for a server ends with the client.
 func TestClientIsAborted(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
@@ -421,7 +421,7 @@ func TestClientIsAborted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A server that says nothing, in its handshake or later, has its time.
+// A silent server has a time limit, in its handshake and later.
 func TestClientDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,7 +33,7 @@ func dial(t testing.TB, uri string) (c net.Conn) {
 	return c
 }
 
-// enter negotiates by the shortest way.
+// enter negotiates in the shortest way.
 func enter(c net.Conn) error {
 	if _, err := c.Write(append(hello(3), option(optExportName)...)); err != nil {
 		return err
@@ -42,7 +42,7 @@ func enter(c net.Conn) error {
 	return err
 }
 
-// read asks for bytes by a simple reply.
+// read requests bytes with a simple reply.
 func read(c net.Conn, off uint64, n uint32) ([]byte, error) {
 	if _, err := c.Write(ask(cmdRead, 0, off, n)); err != nil {
 		return nil, err
@@ -52,7 +52,8 @@ func read(c net.Conn, off uint64, n uint32) ([]byte, error) {
 	return b[simpleHead:], err
 }
 
-// A client that asks and does not read, and one that stops in the middle of its handshake, hold up themselves only.
+// A client that sends requests but does not read, and one that stops in the middle of its handshake, only block
+// themselves.
 func TestStuckClients(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -74,7 +75,7 @@ func TestStuckClients(t *testing.T) {
 	require.True(t, bytes.Equal(want[7:7+1<<20], got))
 }
 
-// Ten thousand connections without a word neither use up the server nor keep others out.
+// Ten thousand silent connections neither exhaust the server nor keep others out.
 func TestManyConnections(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -106,7 +107,7 @@ func TestManyConnections(t *testing.T) {
 	}
 }
 
-// pipes is a listener whose clients are in this process.
+// pipes is a listener with clients in this process.
 type pipes struct {
 	conns chan net.Conn
 	gone  chan struct{}
@@ -140,7 +141,7 @@ func (p *pipes) dial() net.Conn {
 	return here
 }
 
-// A handshake has its time. When all places are taken, the oldest in its handshake gives its own up, and no client in
+// A handshake has a time limit. If all slots are taken, the oldest handshake gives up its slot, and no client in
 // transmission.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
@@ -193,7 +194,7 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
-// A server that serves once ends when the last client has left; one that was only asked for a list continues.
+// A server that serves once ends when the last client has left; one that only sent a list continues.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -219,7 +220,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// A disk that is no longer the one that was opened ends the server, with clients and without.
+// A disk that has changed since it was opened ends the server, with clients and without.
 func TestDiskThatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +246,7 @@ func TestDiskThatChanges(t *testing.T) {
 	})
 }
 
-// The first read that fails is told, and later ones are not.
+// Only the first failing read is reported.
 func TestWarnsOnce(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -312,7 +313,7 @@ func TestListeners(t *testing.T) {
 		"x?"))
 }
 
-// Only a socket that is meant for this process is taken.
+// Only a socket that was passed to this process is used.
 func TestActivated(t *testing.T) {
 	l, err := Activated()
 	require.NoError(t, err)
@@ -327,11 +328,11 @@ func TestActivated(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// flaky is a listener of which each second Accept fails, and the last for good.
+// flaky is a listener for which every second Accept fails, and the last for good.
 type flaky struct{ calls int }
 
 func (f *flaky) Accept() (net.Conn, error) {
-	const most = 300 // 150 failures, none behind another
+	const most = 300 // 150 failures, not consecutive
 	switch f.calls++; {
 	case f.calls > most:
 		return nil, net.ErrClosed
@@ -345,7 +346,7 @@ func (f *flaky) Accept() (net.Conn, error) {
 func (*flaky) Close() error   { return nil }
 func (*flaky) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestServerOutlivesFailures has failures now and then not add up until the server gives up.
+// TestServerOutlivesFailures requires that occasional failures do not add up until the server gives up.
 func TestServerOutlivesFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -356,7 +357,8 @@ func TestServerOutlivesFailures(t *testing.T) {
 	})
 }
 
-// TestSocketIsAFile has a name that Linux takes for an abstract socket, which every user can open, be that of a file.
+// TestSocketIsAFile requires that a name that Linux would use for an abstract socket, which every user can open,
+// becomes a file.
 func TestSocketIsAFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	l, err := ListenUnix("@socket")

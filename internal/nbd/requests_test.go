@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// bad is a disk of which bytes from one offset on cannot be read, and which counts questions about its map.
+// bad is a disk that cannot be read from one offset on, and which counts requests for its map.
 type bad struct {
 	disk.Disk
 	from  int64
@@ -36,7 +36,7 @@ func (b *bad) Extent(off, limit int64) (disk.Extent, error) {
 	return b.Disk.Extent(off, limit)
 }
 
-// converse has a session answer what a client sends. It returns the answers to its requests.
+// converse runs a session with a client's bytes. It returns the replies.
 func converse(t *testing.T, d disk.Disk, sent ...[]byte) (answers []byte, failures int) {
 	t.Helper()
 	m := &memory{Reader: bytes.NewReader(bytes.Join(sent, nil))}
@@ -48,7 +48,7 @@ func converse(t *testing.T, d disk.Disk, sent ...[]byte) (answers []byte, failur
 	return m.Bytes(), failures
 }
 
-// Handshakes that enter the transmission, with structured replies and without.
+// Handshakes up to the transmission, with structured replies and without.
 func structured() []byte {
 	return bytes.Join([][]byte{
 		hello(3), option(optStructuredReply), option(optSetMetaContext, query...), option(optGo, plain...),
@@ -57,7 +57,7 @@ func structured() []byte {
 
 func simple() []byte { return append(hello(3), option(optGo, plain...)...) }
 
-// Every request that is refused has its error of the specification, and the session continues.
+// Every refused request has the error of the specification, and the session continues.
 func TestRefusedRequests(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -120,7 +120,7 @@ func TestRefusedRequests(t *testing.T) {
 	require.EqualValues(t, replyHole, be.Uint16(got[6:]), "zeros are sent as holes")
 }
 
-// A chunk that may not be divided has holes as zeros, and the least length that every server must take.
+// A chunk that may not be divided contains holes as zeros, and the minimum length that every server must support.
 func TestUndividedRead(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -130,7 +130,7 @@ func TestUndividedRead(t *testing.T) {
 	require.True(t, bytes.Equal(want[99:99+n], got[headRoom:]))
 }
 
-// A read that fails is an error of that request, after the data before it.
+// A failing read is an error of that request, after the data before it.
 func TestFailingReads(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -146,7 +146,7 @@ func TestFailingReads(t *testing.T) {
 	require.Len(t, got, 2*simpleHead)
 	require.EqualValues(t, errIO, be.Uint32(got[4:]))
 
-	// A simple reply that has begun can only be broken off.
+	// A simple reply that has begun can only be aborted.
 	m := &memory{Reader: bytes.NewReader(append(simple(), ask(cmdRead, 0, 0, 4<<20)...))}
 	s := newSession(Export{Disk: b}, m, func(error) {})
 	require.NoError(t, s.handshake())
@@ -154,7 +154,7 @@ func TestFailingReads(t *testing.T) {
 	require.ErrorIs(t, s.transmit(), errMedium)
 }
 
-// Reads that follow each other ask for the map of what they read once.
+// Sequential reads request the map of their range once.
 func TestMapIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	const size, each = 64 << 20, 256 << 10
@@ -169,7 +169,7 @@ func TestMapIsAskedOnce(t *testing.T) {
 	require.LessOrEqual(t, b.asked, size/ahead)
 }
 
-// Options that are unknown or malformed are answered, and the handshake continues.
+// Unknown or malformed options get a reply, and the handshake continues.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -223,7 +223,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// What breaks the protocol ends the session.
+// Protocol violations end the session.
 func TestViolations(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -249,7 +249,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The library of a client of its own sends what no usual client sends.
+// An independent client library sends unusual requests.
 func TestShellOfNBD(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -297,7 +297,7 @@ func (a *asked) ReadAt(p []byte, off int64) (int, error) {
 	return a.ReaderAt.ReadAt(p, off)
 }
 
-// Small reads give the bytes that exist, and ask for each page once until all is forgotten.
+// Small reads return the right bytes, and request each page once until the cache is dropped.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	const size = 3*pageBytes + 77
@@ -352,7 +352,7 @@ func TestPagesAreFew(t *testing.T) {
 	require.Equal(t, 200, of.reads)
 }
 
-// FuzzHandshake has a server say anything: what is accepted can be asked for.
+// FuzzHandshake connects to a server that sends anything: an accepted export can be used.
 func FuzzHandshake(f *testing.F) {
 	f.Add(negotiated())
 	f.Add(slices.Concat(greets(), replies(optStructuredReply, repUnsupported), exports(5), blockSizes(1, 512, 4096),
@@ -375,8 +375,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzAnswers has a server answer anything to one request: a read that succeeds has come whole, and a state is a part
-// of what was asked for.
+// FuzzAnswers gets any reply to one request: a successful read is complete, and an extent is within the requested
+// range.
 func FuzzAnswers(f *testing.F) {
 	f.Add(dataAt(replyFlagDone, 0, 4096), false)
 	f.Add(slices.Concat(dataAt(0, 512, 3584), chunkOf(replyFlagDone, replyHole, at(0, 0, 0, 2, 0)...)), false)

@@ -57,7 +57,7 @@ type state struct {
 	Type           int
 }
 
-// The clients that users have read every byte and every hole, by one connection and by many.
+// Common clients read every byte and every hole, over one connection and over many.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
@@ -142,7 +142,7 @@ var (
 	query = append(append(bytes.Clone(named), 0, 0, 0, 1, 0, 0, 0, 15), allocation...)
 )
 
-// Clients learn the sectors of the disk where they are not the usual ones, and may read any byte all the same.
+// Clients learn an unusual sector size of the disk, and may read any byte anyway.
 func TestSectorsOfAnExport(t *testing.T) {
 	t.Parallel()
 	for sector, least := range map[int64]int{512: 1, 4096: 4096} {
@@ -170,7 +170,7 @@ func TestSectorsOfAnExport(t *testing.T) {
 	}
 }
 
-// FuzzSession has a client send anything. What is answered is well-formed, and data are those of the disk.
+// FuzzSession has a client that sends anything. Replies are well-formed, and data are those of the disk.
 func FuzzSession(f *testing.F) {
 	structured := bytes.Join([][]byte{hello(3), option(optStructuredReply), option(optSetMetaContext, query...)}, nil)
 	for _, opts := range [][]byte{
@@ -208,10 +208,10 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// errTorn is the error of answers that end in the middle.
+// errTorn is the error of truncated replies.
 var errTorn = errors.New("an answer is torn")
 
-// checkOptions requires that what was answered in a handshake is well-formed.
+// checkOptions requires that the replies in a handshake are well-formed.
 func checkOptions(t *testing.T, b []byte, s *session) {
 	t.Helper()
 	const greeting = 18
@@ -228,11 +228,11 @@ func checkOptions(t *testing.T, b []byte, s *session) {
 	}
 }
 
-// checkReplies requires that replies are well-formed. Structured ones say which bytes of the disk they have.
+// checkReplies requires that replies are well-formed. Structured ones state the range of their bytes.
 func checkReplies(t *testing.T, b []byte, structured bool, want []byte) {
 	t.Helper()
 	if !structured {
-		return // their lengths are known from the requests alone
+		return // their lengths follow from the requests
 	}
 	for len(b) > 0 {
 		require.GreaterOrEqual(t, len(b), chunkHead, errTorn)

@@ -25,7 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// `go test ./internal/report -update` writes the reports of the corpus again; read their diff before you commit it.
+// `go test ./internal/report -update` writes the reports of the corpus again; read the diff before you commit it.
 var update = flag.Bool("update", false, "rewrite testdata/corpus/*.json")
 
 // inspect returns the report of a disk without a container.
@@ -52,7 +52,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	return r
 }
 
-// Each disk of the corpus gives the report that stands beside it.
+// Each disk of the corpus has the report beside it.
 func TestCorpus(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// All of them are legal disks, though not all can be moved. What is wrong with illegal ones is a matter of the hostile
-// cases.
+// All of them are valid disks, though some cannot be moved. The hostile cases cover invalid disks.
 func TestCorpusHasNoErrors(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		for _, f := range inspect(t, name, disktest.Fixture(t, path)).Findings {
@@ -82,7 +81,7 @@ func TestCorpusHasNoErrors(t *testing.T) {
 	}
 }
 
-// sfdiskTable is what `sfdisk --json` prints.
+// sfdiskTable is the output of `sfdisk --json`.
 type sfdiskTable struct {
 	PartitionTable struct {
 		Label      string `json:"label"`
@@ -99,7 +98,7 @@ type sfdiskTable struct {
 	} `json:"partitiontable"`
 }
 
-// The goldens could hold a mistake of ours for ever. sfdisk reads the same disks.
+// The golden files could preserve a mistake of ours. sfdisk reads the same disks.
 func TestCorpusAgreesWithSfdisk(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +137,7 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 			d := disktest.Fixture(t, path)
 			raw := disktest.Materialize(t, d)
 			for _, p := range inspect(t, name, d).Partitions {
-				// Tables inside of partitions are none of its business; the tests of package layout ask partx.
+				// It does not read tables inside partitions; the tests of package layout use partx.
 				if p.Volume == nil || slices.Contains([]string{"unknown", "disklabel", "ldm"}, p.Volume.Kind) {
 					continue
 				}
@@ -162,7 +161,7 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 	}
 }
 
-// TestJSONIsThatOfEncodingJSON compares the writer with the one of the library on every object, with all fields set and
+// TestJSONIsThatOfEncodingJSON compares the writer with that of the library for every object, with all fields set and
 // with none.
 func TestJSONIsThatOfEncodingJSON(t *testing.T) {
 	for _, v := range []any{
@@ -202,7 +201,7 @@ func requireLibrary(t *testing.T, v any) {
 	require.Equal(t, want.String(), got.String())
 }
 
-// set fills v with values that differ from each other; n counts them.
+// set fills v with distinct values; n counts them.
 func set(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -236,7 +235,7 @@ func set(v reflect.Value, n *int) {
 	}
 }
 
-// Whatever the encoder writes at once, no character is cut, so that none passes the escapes; and it writes early.
+// However much the encoder writes at once, no character is split, so that none evades the escapes; and it writes early.
 func TestJSONOfManyDangerousCharacters(t *testing.T) {
 	var texts []string
 	for n := range 3000 {
@@ -263,7 +262,7 @@ func (l *largestWrite) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// hostile are texts that a terminal would obey.
+// hostile are texts that a terminal would interpret.
 var hostile = []string{
 	"\x1b]0;title\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]52;c;Y2F0\a", "a\rb", "a\nb",
 	"\x9b31m",
@@ -286,7 +285,7 @@ func TestSafeTexts(t *testing.T) {
 	}
 }
 
-// What people write stays readable.
+// Normal text stays readable.
 func TestSafeKeepsText(t *testing.T) {
 	for _, s := range []string{"", "XP System", "Grüße", "日本語", "it's 100 % <b>", `C:\path`, "\ufffd"} {
 		require.Equal(t, s, report.Safe(s))
@@ -299,7 +298,7 @@ func TestSafeKeepsText(t *testing.T) {
 		"a character is not cut in two")
 }
 
-// JSON is exact, and still shows a terminal nothing to obey.
+// JSON is exact, and still contains no terminal controls.
 func TestJSONIsExact(t *testing.T) {
 	for _, s := range append(hostile, "Grüße", "<script>", "&") {
 		var out bytes.Buffer

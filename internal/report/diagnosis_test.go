@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// fdiskRow is what two listings must agree on.
+// fdiskRow is the common part of two listings.
 type fdiskRow struct{ device, boot, start, end, sectors, id string }
 
 var (
@@ -92,7 +92,7 @@ func TestListOfLargeSectors(t *testing.T) {
 	require.Regexp(t, `(?m)2472  9\.66 MiB  Linux  32K \(off 64K\)$`, got)
 }
 
-// A number behind a number would be read as one: fdisk puts a p between.
+// A number directly after a number would be misread: fdisk inserts a p.
 func TestListNames(t *testing.T) {
 	d := diskOf(100, part(1, 1, 2, align.Aligned))
 	for path, want := range map[string]string{
@@ -105,7 +105,7 @@ func TestListNames(t *testing.T) {
 	}
 }
 
-// text returns what inspect prints about a fixture on a storage; "" is one that was not named.
+// text returns the output of inspect for a fixture on a storage; "" for the default.
 func text(t *testing.T, fixture, storage string, impacts bool) string {
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[fixture])
@@ -137,7 +137,7 @@ func TestImpactTables(t *testing.T) {
 	require.NotContains(t, text(t, "gpt", "", false), "I/O size")
 }
 
-// A table of thousands of partitions makes no report of endless length.
+// A table of thousands of partitions makes a report of limited length.
 func TestFewImpacts(t *testing.T) {
 	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}}
 	for i := range 3000 {
@@ -189,7 +189,7 @@ func starts(costs ...string) []align.Finding {
 	return out
 }
 
-// What costs nothing on most storage is not told as if it did.
+// A start without cost on most storage is not reported as if it had one.
 func TestCostsThatAreNone(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -286,7 +286,7 @@ func TestOnlyTheQuestionIsBold(t *testing.T) {
 	}
 }
 
-// A disk without a table is not started by sector 0 as a disk is: its volume may have boot code of its own.
+// Sector 0 of a disk without a table is no boot code of a disk: its volume may have its own.
 func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 	d := diskOf(10)
 	d.Table.Scheme = "none"
@@ -295,7 +295,7 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 	require.NotContains(t, out.String(), "oot")
 }
 
-// Where there is nothing to judge, the text says what there is instead, and not that the disk is aligned.
+// If there is nothing to judge, the text states the content, and not that the disk is aligned.
 func TestNothingToJudge(t *testing.T) {
 	for content, want := range map[align.Content]string{
 		align.Blank: "Nothing to judge: the disk is blank: zeros where partition tables and file systems " +
@@ -315,7 +315,7 @@ func TestNothingToJudge(t *testing.T) {
 	}
 }
 
-// What is malformed has no next step but its repair.
+// The only next step for a malformed disk is its repair.
 func TestNoCommandForTheMalformed(t *testing.T) {
 	r := inspect(t, "x", disktest.Fixture(t, disktest.Fixtures(t)["xp-lba63-one-ntfs"]))
 	r.Advice.Action = align.Repair
@@ -324,7 +324,7 @@ func TestNoCommandForTheMalformed(t *testing.T) {
 	require.NotContains(t, out.String(), "trueup align")
 }
 
-// A difference names its partition, and the report what follows from it.
+// A difference names its partition, and the report its consequence.
 func TestDifferencesNameTheirPartitions(t *testing.T) {
 	l := &layout.Layout{Partitions: []boot.Partition{
 		{Partition: table.Partition{Number: 2, Kind: table.Extended, Range: disk.Range{Off: 4096, Len: 1 << 20}}},
@@ -352,7 +352,7 @@ The copy was changed after it was made, is a copy of another SOURCE, or was made
 		"options.\n", out.String())
 }
 
-// Lines are broken between words, and commands are not broken.
+// Lines are wrapped between words, and commands are not wrapped.
 func TestNarrowTerminals(t *testing.T) {
 	r := &report.Inspect{Image: report.Image{Path: "/srv/templates/windows/xp.vmdk", Format: "vmdk"}, Disk: report.Disk{
 		Verdict: align.Misaligned, Boundary: align.DefaultBoundary,
@@ -368,7 +368,7 @@ func TestNarrowTerminals(t *testing.T) {
 	require.Contains(t, out.String(), "\nTo see what would change:   trueup plan /srv/templates/windows/xp.vmdk\n")
 }
 
-// Names of files stand in the steps of a boot: they must not move the cursor of a terminal. A chain is not longer than
+// File names are in the steps of a boot chain: they must not move the cursor of a terminal. A chain is not longer than
 // a screen.
 func TestChainInText(t *testing.T) {
 	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
@@ -394,7 +394,7 @@ func TestLongStepsInText(t *testing.T) {
 	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())
 }
 
-// A piece that moves can hold several partitions of the list, and bytes beside them.
+// A moving piece can contain several partitions of the list, and other bytes.
 func TestGapMoves(t *testing.T) {
 	p := &plan.Plan{
 		OldSize: 1000, Size: 1100, SectorSize: 512,
@@ -416,7 +416,7 @@ func TestGapMoves(t *testing.T) {
 	require.Empty(t, report.NewChanges(p).GapMoves)
 }
 
-// longPlan returns one with positions in files of long names, and with a reason that some share.
+// longPlan returns a plan with positions in files with long names, and with a reason that several share.
 func longPlan() *report.Plan {
 	const system = "Windows.old/Windows/System32/config/RegBack/of/an/earlier/Windows/SYSTEM"
 	const dirty = "sequence numbers 99 and 206 differ: Windows was not shut down cleanly"

@@ -27,7 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// benchmarkOf has three rounds of random I/O of a size at 64 KiB and at another start, with these I/Os a second.
+// benchmarkOf has three rounds of random I/O of a size at 64 KiB and at another start, with these I/Os per second.
 func benchmarkOf(size, start int64, aligned, other float64) *measured.Result {
 	rounds := func(iops float64) (out []measured.Round) {
 		for n := range 3 {
@@ -65,8 +65,8 @@ func TestALossOutweighsAGain(t *testing.T) {
 	}
 }
 
-// TestNoStartStandsForThePartition has a FAT whose data are aligned otherwise than its start, beside a partition that
-// the benchmark has measured. Inspect and plan report it alike.
+// TestNoStartStandsForThePartition has a FAT whose data have another alignment than its start, beside a partition that
+// the benchmark has measured. inspect and plan report the same.
 func TestNoStartStandsForThePartition(t *testing.T) {
 	const start, other = 63 * 512, 61503 * 512
 	bench := benchmarkOf(8192, start, 2000, 1000)
@@ -90,7 +90,8 @@ func TestNoStartStandsForThePartition(t *testing.T) {
 	require.Contains(t, b.String(), says)
 }
 
-// A benchmark of the storage is the advice where it has measured what would move; the model of blocks is only that.
+// A benchmark of the storage determines the advice if it has measured the moving partitions; the block model is only an
+// estimate.
 func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
 	part := func(number int, lba int64, v volume.Volume) boot.Partition {
 		return boot.Partition{Volume: &v, Partition: table.Partition{
@@ -174,7 +175,7 @@ func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
 	}
 }
 
-// containerLines returns the lines of a report that speak of parents and data.
+// containerLines returns the lines of a report about parents and data.
 func containerLines(t *testing.T, i report.Image) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -223,7 +224,7 @@ func TestDataInWords(t *testing.T) {
 	require.Empty(t, containerLines(t, report.Image{Format: "raw"}), "nothing is said of what is not known")
 }
 
-// Names and ids of parents come from an image.
+// Names and IDs of parents come from an image.
 func TestChains(t *testing.T) {
 	img := &image.Image{
 		Image: &driver.Image{Disk: disk.New(512, 512, func(int64) (disk.Run, error) {
@@ -251,8 +252,8 @@ func TestChains(t *testing.T) {
 	require.JSONEq(t, `[]`, string(b))
 }
 
-// both reports on a disk as scan does at first, and as inspect does. Findings and the boot chain are omitted: a survey
-// has fewer, and none.
+// both returns reports on a disk like scan does at first, and like inspect. Findings and the boot chain are left out: a
+// survey has fewer, and none.
 func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	t.Helper()
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
@@ -288,7 +289,7 @@ func TestSurveyOfTheCorpus(t *testing.T) {
 			for _, e := range list {
 				img, err := image.Open(filepath.Join(set, e.Name()), image.Options{})
 				if err != nil {
-					continue // an extent, or hostile: tests of their own say what becomes of them
+					continue // an extent, or hostile: covered by tests of their own
 				}
 				survey, full := both(t, img.Disk)
 				require.Equal(t, full, survey, e.Name())
@@ -319,7 +320,7 @@ func diskOf(size int64, parts ...report.Partition) report.Disk {
 	}
 }
 
-// drawn returns the picture and its explanation, as inspect prints them.
+// drawn returns the picture and its legend, as inspect prints them.
 func drawn(t report.Text, d report.Disk) []string {
 	var out bytes.Buffer
 	t.W = &out
@@ -415,8 +416,7 @@ func TestPictureInColour(t *testing.T) {
 	require.Equal(t, 80, len(drawn(report.Text{}, d)[0])-len("[]")+2, "80 columns where there is no terminal")
 }
 
-// Whatever a table says, a picture has the width of the terminal, shows every partition if there is room, and does not
-// panic.
+// For any table, a picture has the width of the terminal, shows every partition if there is room, and does not panic.
 func TestPicturesOfRandomDisks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns := rapid.IntRange(1, 200).Draw(t, "columns")

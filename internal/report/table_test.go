@@ -94,14 +94,14 @@ func TestFold(t *testing.T) {
 	require.Equal(t, []string{"a longer line "[:13]}, Fold("a longer line ", 0))
 }
 
-// Paint neither counts nor continues in the next line.
+// Colour neither counts for the width nor continues in the next line.
 func TestFoldOfPaintedWords(t *testing.T) {
 	painted := (&Text{Color: true}).Paint(Yellow, "Below boundary:")
 	require.Equal(t, []string{painted + " the first", "partition"}, Fold(painted+" the first partition", 25))
 	require.Equal(t, []string{painted[:10], painted[11:]}, Fold(painted, 4))
 }
 
-// The headline names the data where the start of a partition is worse than the verdict.
+// The headline mentions the data if the start of a partition is worse than the verdict.
 func TestVerdictOfData(t *testing.T) {
 	for start, want := range map[int64]string{
 		63 * 512: "Below boundary: the data of partition 1 lie on a multiple of 4 KiB, but not on one of 64 KiB.\n",
@@ -131,7 +131,7 @@ func TestNothingWritten(t *testing.T) {
 	}
 }
 
-// showInside prints what a volume at byte 1 MiB holds.
+// showInside prints the content of a volume at byte 1 MiB.
 func showInside(v *volume.Volume) string {
 	var b strings.Builder
 	shown := newVolume(v, 1<<20)
@@ -162,7 +162,7 @@ func TestInside(t *testing.T) {
 	}))
 }
 
-// What an image says can neither reach the terminal nor fill it.
+// Texts of an image can neither control the terminal nor fill it.
 func TestInsideIsSafeAndShort(t *testing.T) {
 	v := &volume.Volume{Kind: volume.LVM2, Details: []volume.Detail{{Name: "group", Value: "\x1b[31m"}}}
 	for i := range 300 {
@@ -175,7 +175,7 @@ func TestInsideIsSafeAndShort(t *testing.T) {
 	require.Equal(t, 2+2+64+1, strings.Count(got, "\n"))
 }
 
-// A copy goes beside its image, and one of a block device into the current folder: /dev is not a place for it.
+// A copy is placed beside its image, and a copy of a block device in the current folder, not in /dev.
 func TestNamesOfCopies(t *testing.T) {
 	quote := shell.Quote("a b")[:1]
 	for path, want := range map[string]string{
@@ -192,7 +192,7 @@ func TestNamesOfCopies(t *testing.T) {
 	}
 }
 
-// The copy of a packed image lies beside the file that it was packed in, also where the folder has a name like that.
+// The copy of a packed image is beside its archive, even if the folder has such a name.
 func TestNamesOfUnpackedCopies(t *testing.T) {
 	for path, c := range map[string]struct {
 		from image.Unpacked
@@ -208,7 +208,7 @@ func TestNamesOfUnpackedCopies(t *testing.T) {
 	}
 }
 
-// A name leaves room for those that the files of the copy have while they are written, and is cut between letters.
+// A name leaves room for temporary names of the copy's files, and is truncated between characters.
 func TestLongNamesOfCopies(t *testing.T) {
 	for path, want := range map[string]string{
 		strings.Repeat("n", 228) + ".raw":              strings.Repeat("n", 228) + "-aligned.raw",
@@ -223,7 +223,7 @@ func TestLongNamesOfCopies(t *testing.T) {
 	require.Equal(t, strings.Repeat("n", 228)+"-aligned.ova", PackageCopyName(strings.Repeat("n", 251)+".zip"))
 }
 
-// What comes after a copy depends on what opens its format.
+// The next step after a copy depends on its format.
 func TestUseOfACopy(t *testing.T) {
 	formats := map[string]bool{}
 	for _, tc := range []struct{ format, subformat, dest, want, folder string }{

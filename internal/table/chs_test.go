@@ -134,8 +134,7 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 			g16,
 		},
 		{
-			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and it is the second entry that
-			// is right.
+			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and the second entry is right.
 			"the entry that explains more wins", func(f forge.Bytes) {
 				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{3, 7, 2}, 63, 1000)
 				entry(f, 1, [3]byte{0, 1, 2}, [3]byte{15, 63, 9}, 2*1008, 8*1008)
@@ -173,7 +172,7 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 	}
 }
 
-// The patches of a move, byte by byte: start CHS, end CHS and start LBA, each with what it replaces; nothing else.
+// The patches of a move, byte by byte: start CHS, end CHS and start LBA, each with its old value; nothing else.
 // relocate gives partitions new starts, in bytes.
 func relocate(t *Table, starts map[int]int64, g Geometry) []disk.Patch {
 	to := Places{Parts: map[int]disk.Range{}}
@@ -205,14 +204,14 @@ func TestRelocate(t *testing.T) {
 
 func TestRelocateChangesNothingThatStays(t *testing.T) {
 	f := tableforge.NewMBR(40000)
-	// wrong bytes of a partition that stays are not ours to repair
+	// wrong bytes of a fixed partition are not repaired
 	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096)
 	tab := read(t, f)
 	require.Empty(t, relocate(tab, nil, g255))
 	require.Empty(t, relocate(tab, map[int]int64{1: 2048 * 512}, g255))
 }
 
-// "Beyond CHS" is written in two ways; the one of the source is kept.
+// "Beyond CHS" has two encodings; that of the source is kept.
 func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 	for _, beyond := range [][3]byte{{0xfe, 0xff, 0xff}, {15, 0xff, 0xff}} {
 		f := tableforge.NewMBR(64)
@@ -225,8 +224,8 @@ func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 	}
 }
 
-// What QEMU guesses from a table that no container contradicts stays when partitions move: it takes the end of the
-// first entry with a head. Source: QEMU 7.2 hw/block/hd-geometry.c, guess_disk_lchs.
+// The geometry that QEMU guesses from a table without a contradicting container stays when partitions move: it uses the
+// end of the first entry with a head. Source: QEMU 7.2 hw/block/hd-geometry.c, guess_disk_lchs.
 func TestGuessedGeometryStays(t *testing.T) {
 	guess := func(mbr []byte) (heads, sectors int) {
 		for e := mbr[446:510]; len(e) > 0; e = e[16:] {

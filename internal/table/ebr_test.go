@@ -30,8 +30,8 @@ func oddChain(third tableforge.Slot) forge.Bytes {
 	return f
 }
 
-// Linux reads each data entry of a boot record, and takes those in the third and fourth slot for garbage when they do
-// not fit. libblkid has the same rules.
+// Linux reads each data entry of a boot record, and ignores those in the third and fourth slot if they do not fit.
+// libblkid has the same rules.
 func TestRecordsWithManyEntries(t *testing.T) {
 	for name, tc := range map[string]struct {
 		third tableforge.Slot
@@ -66,7 +66,7 @@ func TestRecordsWithManyEntries(t *testing.T) {
 	}
 }
 
-// What lies in one record may overlap at most what lies in two.
+// Partitions of one record may overlap at most like those of two.
 func TestEntriesOfARecordOverlap(t *testing.T) {
 	f := oddChain(slot(0x83, 1050, 100))
 	got := readTable(t, f)
@@ -76,7 +76,7 @@ func TestEntriesOfARecordOverlap(t *testing.T) {
 	require.Contains(t, last.Text, "partition 12")
 }
 
-// A record that lies in a partition of another record is broken, also where the chain goes back to it.
+// A record inside a partition of another record is broken, even if the chain returns to it.
 func TestRecordInAPartition(t *testing.T) {
 	f := tableforge.NewMBR(4096, slot(5, 1100, 2900))
 	tableforge.PutEBR(f, 1100, slot(7, 63, 900), slot(5, 1000, 1000))
@@ -99,7 +99,7 @@ func TestEndlessChain(t *testing.T) {
 	require.Len(t, got.Partitions, 1+maxLogical)
 }
 
-// A disk that was cut short reports it first, and its table is read as far as it is there.
+// A truncated disk is reported as such first, and the available part of its table is read.
 func TestCutShort(t *testing.T) {
 	const sectors, left = 8000, 4000
 	mbr := tableforge.NewMBR(sectors, slot(0x83, 63, 2000), slot(0x83, 3000, 5000))
@@ -134,7 +134,7 @@ func TestCutShort(t *testing.T) {
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")
 }
 
-// Of a chain that leaves a disk that was cut short, what is there is read: sfdisk lists the same partitions.
+// Of a chain that leaves a truncated disk, the available part is read: sfdisk lists the same partitions.
 func TestChainCutShort(t *testing.T) {
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
@@ -143,8 +143,8 @@ func TestChainCutShort(t *testing.T) {
 	whole := disktest.ReadFile(t, path)
 	for _, tc := range []struct {
 		left  int64    // sectors
-		parts []int    // numbers of what is listed
-		short []string // what ends after the disk, or leads there
+		parts []int    // numbers of the listed ones
+		short []string // partitions or links beyond the end of the disk
 	}{
 		{90000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6"}},
 		{70000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6", `end of partition "byte 44843008"`}},
@@ -174,8 +174,8 @@ func TestChainCutShort(t *testing.T) {
 	}
 }
 
-// The free space at the end of an extended partition holds no data: sfdisk lists all logical partitions inside of the
-// image that was cut short there.
+// The free space at the end of an extended partition holds no data: sfdisk lists all logical partitions in the image
+// truncated there.
 func TestCutShortBehindTheLastLogical(t *testing.T) {
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+

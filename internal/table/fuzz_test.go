@@ -19,7 +19,7 @@ import (
 // seedBytes is short, because a mutation hits any byte: the MBR, and a boot record at LBA 63.
 const seedBytes = 64 * 512
 
-// slowest is how long one table may take, on a machine that does other things besides.
+// slowest limits the time for one table, on a busy machine.
 const slowest = 5 * time.Second
 
 func slot(kind byte, start, sectors uint32) tableforge.Slot {
@@ -64,7 +64,7 @@ func FuzzMBR(f *testing.F) {
 	})
 }
 
-// FuzzGPT reads anything as a GPT, whose check sums are made right: no mutation would find its way past them.
+// FuzzGPT reads anything as a GPT with corrected checksums, which no mutation would get right.
 func FuzzGPT(f *testing.F) {
 	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors, false) })
 	entries := []tableforge.GPTEntry{{First: 63, Last: 99, Name: "one"}, {First: 99, Last: 120, Name: "overlaps"}}
@@ -94,7 +94,7 @@ func FuzzGPT(f *testing.F) {
 	})
 }
 
-// readFuzzed holds Read to what the rest of the program relies on.
+// readFuzzed checks the properties of Read that the rest of the program relies on.
 func readFuzzed(t *testing.T, d disk.Disk) {
 	t.Helper()
 	spent := disktest.Spent()
@@ -112,7 +112,7 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 		require.GreaterOrEqual(t, p.End(), p.Off)
 	}
 	if !table.Plausible() {
-		return // the rest is for tables in which nothing is broken
+		return // the rest is for sound tables
 	}
 	sorted := table.containers()
 	slices.SortFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })

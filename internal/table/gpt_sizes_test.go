@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A GPT is found by each sector size, whatever size the disk is read with, by either of its copies. Spec: UEFI 2.10,
-// 5.3.2: the header lies in LBA 1, the backup in the last one.
+// A GPT is found with each sector size, whatever size the disk is read with, by either copy. Spec: UEFI 2.10, 5.3.2:
+// the header is in LBA 1, the backup in the last one.
 func TestGPTOfEachSectorSize(t *testing.T) {
 	const size = 4 << 20
 	for _, sector := range disk.SectorSizes {
@@ -41,14 +41,14 @@ func TestGPTOfEachSectorSize(t *testing.T) {
 	}
 }
 
-// A sound table of one size outweighs a broken one of the size by which the disk is read; of two sound ones, that of
-// the disk is read, and nothing is moved.
+// A sound table of one size outweighs a broken one of the disk's size; of two sound ones, that of the disk's size is
+// read, and nothing is moved.
 func TestGPTsOfTwoSectorSizes(t *testing.T) {
 	const size = 4 << 20
 	both := func() forge.Bytes {
 		a := tableforge.NewGPT(512, size/512, 8, tableforge.GPTEntry{First: 2000, Last: 3000})
 		b := tableforge.NewGPT(4096, size/4096, 128, tableforge.GPTEntry{First: 300, Last: 400})
-		a.Put(4096, b[4096:8*4096]) // header and entries; the backups would lie over each other
+		a.Put(4096, b[4096:8*4096]) // header and entries; the backups would overlap
 		return a
 	}
 	f := both()
@@ -133,14 +133,14 @@ func TestTypes(t *testing.T) {
 	require.Len(t, types(), len(theirs)+len(gpt))
 }
 
-// The boot sector of a volume has code or text where the entries of an MBR stand. Spec: Linux,
-// block/partitions/msdos.c, takes a sector with an illegal boot flag for no table.
+// The boot sector of a volume has code or text in place of MBR entries. Spec: Linux, block/partitions/msdos.c, does not
+// accept a sector with an invalid boot flag as a table.
 func TestCodeInPlaceOfEntries(t *testing.T) {
 	code := bytes.Repeat([]byte{0xf6, 0x8b, 0x5e, 0xeb}, 16)
 	wrongFlag := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 0}
 	elsewhere := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 1}
 	sound := append([]byte{0x80}, wrongFlag[1:]...)
-	legal := bytes.Clone(code) // by chance, in entries that name places after the disk
+	legal := bytes.Clone(code) // by chance, in entries with positions after the disk
 	legal[0], legal[32] = 0, 0x80
 	one := append(bytes.Clone(legal[:16]), code[:16]...)
 	cut := append([]byte{0x80, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 1, 0}, wrongFlag...)

@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// textOf is what a table says.
+// textOf formats a table.
 func textOf(d disk.Disk) (string, error) {
 	l, err := table.Read(d)
 	if err != nil {
@@ -33,7 +33,8 @@ func textOf(d disk.Disk) (string, error) {
 	return text, nil
 }
 
-// A header with one field wrong, and right sums, is malformed, and the error names the field. Spec: UEFI 2.10, 5.3.2.
+// A header with one wrong field and right checksums is malformed, and the error names the field. Spec: UEFI 2.10,
+// 5.3.2.
 func TestFieldsOfAGPT(t *testing.T) {
 	const sectors, primary, backup = 4096, 512, 4095 * 512
 	for name, c := range map[string]struct {
@@ -73,8 +74,8 @@ func TestFieldsOfAGPT(t *testing.T) {
 	}
 }
 
-// The backup alone is held to its own side of the disk; a sum that is wrong makes a copy invalid; without both there is
-// no table.
+// The backup alone must be on its own side of the disk; a wrong checksum makes a copy invalid; without both there is no
+// table.
 func TestCopiesOfAGPT(t *testing.T) {
 	const sectors, primary, backup = 4096, 512, 4095 * 512
 	whole := func() forge.Bytes {
@@ -150,8 +151,7 @@ func TestCopiesOfAGPT(t *testing.T) {
 	}
 }
 
-// A sector that cannot be read is not a table that is absent: the error surfaces, or the other copy is used, and the
-// table reports it.
+// An unreadable sector is not an absent table: the error surfaces, or the other copy is used, with a report.
 func TestBadSectorsOfTables(t *testing.T) {
 	mbr := tableforge.NewMBR(4096, slot(7, 63, 1000), slot(5, 1100, 2000))
 	tableforge.PutEBR(mbr, 1100, slot(7, 63, 900), slot(5, 1000, 900))
@@ -174,7 +174,7 @@ func TestBadSectorsOfTables(t *testing.T) {
 	}
 	remains, taken := readTable(t, remnant).Remnant()
 	require.True(t, remains && !taken, "the entries are of the GPT")
-	// Sector 0 may hold nothing, or something else than a protective MBR, which stays.
+	// Sector 0 may be empty, or have something other than a protective MBR, which stays.
 	for _, f := range []forge.Bytes{bare, other} {
 		got := readTable(t, f)
 		require.Len(t, got.Issues, 1)
@@ -205,14 +205,14 @@ func readTable(t *testing.T, f forge.Bytes) *table.Table {
 	return got
 }
 
-// A slot that mirrors a partition says what a BIOS makes of it. Any slot that does neither that nor protect refuses.
+// A slot that mirrors a partition determines what a BIOS does. Any slot that neither mirrors nor protects refuses.
 func TestHybridMBR(t *testing.T) {
 	active := tableforge.Slot{Flag: 0x80, Type: 0x07, Start: 2001, Sectors: 2000}
 	first := slot(0xee, 1, 2000)
 	type slots = []tableforge.Slot
 	for name, c := range map[string]struct {
 		slots slots
-		says  string // of each fault, with a semicolon between; empty: they follow
+		says  string // of each fault, separated by semicolons; empty: they are updated
 	}{
 		"one mirror":      {slots{first, active}, ""},
 		"two mirrors":     {slots{active, slot(0x83, 5000, 2000), first}, ""},
@@ -295,7 +295,7 @@ func TestHybridMBR(t *testing.T) {
 	require.Contains(t, l.Issues[len(l.Issues)-1].Text, "slot 2 partition 2")
 }
 
-// Without a protective entry systems go by the MBR, and the GPT after it stays as it is.
+// Without a protective entry, systems use the MBR, and the GPT after it stays unchanged.
 func TestGPTBesideAnMBR(t *testing.T) {
 	f := hybridOf(slot(7, 2001, 2000))
 	l := readTable(t, f)
@@ -304,7 +304,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.Len(t, l.Issues, 1)
 	require.Equal(t, "gpt-unprotected", l.Issues[0].Code)
 	require.Contains(t, l.Issues[0].Text, "GPT (partitions: 3)")
-	f.U8(512+60, f[512+60]^1) // a header of other sums, which pmbr reads all the same
+	f.U8(512+60, f[512+60]^1) // a header with other checksums, which pmbr reads anyway
 	l = readTable(t, f)
 	require.True(t, l.BesideGPT)
 	require.Empty(t, l.Issues)
@@ -314,7 +314,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.Empty(t, l.Issues)
 }
 
-// A protective entry inside of a partition refuses. It stays where a move leaves nothing for it.
+// A protective entry inside a partition refuses. It stays if a move leaves nothing for it.
 func TestHybridMBRWithoutRoom(t *testing.T) {
 	f := hybridOf(slot(0xee, 2101, 100), slot(7, 2001, 2000))
 	tab := readTable(t, f)
@@ -327,8 +327,8 @@ func TestHybridMBRWithoutRoom(t *testing.T) {
 	}
 }
 
-// Where a disk grows or its table is repaired, slots that are not understood stay as they are: of a hybrid MBR that
-// counts other sectors than its GPT, all of it, and else all but the end of the protective entry.
+// If a disk grows or its table is repaired, unknown slots stay unchanged: in a hybrid MBR with another sector size than
+// its GPT, all of it, otherwise all but the end of the protective entry.
 func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
 	odd := func(f forge.Bytes) forge.Bytes {
 		clear(f[tableforge.MBREntries:tableforge.MBRMagic])

@@ -35,7 +35,7 @@ func mendable() forge.Bytes {
 		tableforge.GPTEntry{First: 2001, Last: 4000, Name: "two"})
 }
 
-// patched returns a disk with patches, each of whose old values must be there.
+// patched returns a disk with patches, whose old values must match.
 func patched(t *testing.T, f forge.Bytes, patches []disk.Patch) forge.Bytes {
 	t.Helper()
 	out := slices.Clone(f)
@@ -46,7 +46,7 @@ func patched(t *testing.T, f forge.Bytes, patches []disk.Patch) forge.Bytes {
 	return out
 }
 
-// checkSound reads both copies of a GPT as UEFI 2.10, 5.3.2, has them.
+// checkSound reads both copies of a GPT according to UEFI 2.10, 5.3.2.
 func checkSound(t *testing.T, f forge.Bytes) {
 	t.Helper()
 	var arrays [][]byte
@@ -66,8 +66,8 @@ func checkSound(t *testing.T, f forge.Bytes) {
 	require.True(t, bytes.Equal(arrays[0], arrays[1]))
 }
 
-// What is left of a damaged copy is written again with the bytes that exist as old values, and nothing else on the disk
-// changes. What no part of the GPT explains is not overwritten.
+// A damaged copy is rewritten with its remaining bytes as old values, and nothing else on the disk changes. Data that
+// no part of the GPT explains are not overwritten.
 func TestMendingReadsWhatItReplaces(t *testing.T) {
 	random := func(n int) []byte {
 		var out []byte
@@ -133,8 +133,8 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 	}
 }
 
-// Bytes of a sector behind a header, and behind an array that does not fill its last sector, are not the table's: a
-// copy that is written again leaves them as they are.
+// Bytes of a sector after a header, and after an array that does not fill its last sector, do not belong to the table:
+// a rewritten copy leaves them unchanged.
 func TestMendingLeavesSlack(t *testing.T) {
 	for _, header := range []int64{mendPrimary, mendBackup} {
 		f := tableforge.NewGPT(512, mendSectors, 5, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
@@ -150,8 +150,8 @@ func TestMendingLeavesSlack(t *testing.T) {
 	}
 }
 
-// The reserved bytes of an entry and of a header are zero by UEFI 2.10, 5.3.2 and 5.3.3: others that the good copy has
-// not are somebody's, and not written over.
+// The reserved bytes of an entry and of a header are zero by UEFI 2.10, 5.3.2 and 5.3.3: others, which the good copy
+// lacks, are not overwritten.
 func TestMendingLeavesReservedBytes(t *testing.T) {
 	sound := tableforge.NewGPT(512, mendSectors, 64, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
 	for _, h := range []int64{mendPrimary, mendBackup} {
@@ -191,8 +191,7 @@ func TestMendingLeavesReservedBytes(t *testing.T) {
 	}
 }
 
-// The backup of an enlarged disk overlaps its new place where the disk grew by a few sectors: then only its own bytes
-// are replaced.
+// The backup of a disk that grew by a few sectors overlaps its new place: then only its own bytes are replaced.
 func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
 	const grown = mendSectors + 4
 	for name, foreign := range map[string]int64{"none": 0, "behind the header": mendBackup + 200} {
@@ -215,7 +214,7 @@ func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
 	}
 }
 
-// A copy whose array is larger than what is kept in memory is not written again.
+// A copy whose array exceeds the memory limit is not rewritten.
 func TestMendingIsBounded(t *testing.T) {
 	const sectors = 20_000
 	for size, blocked := range map[uint32]bool{128: false, 256: true} {
@@ -258,7 +257,7 @@ func TestRemedyOfACutGPT(t *testing.T) {
 	require.Regexp(t, "^copy the whole image from its source again", l.Issues[0].Remedy)
 }
 
-// requireSgdisk has sgdisk find no fault in a GPT.
+// requireSgdisk requires that sgdisk finds no fault in a GPT.
 func requireSgdisk(t *testing.T, f forge.Bytes) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.raw")
@@ -266,7 +265,7 @@ func requireSgdisk(t *testing.T, f forge.Bytes) {
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", path), "No problems found")
 }
 
-// A GPT of which one copy has a broken header becomes the sound one.
+// A GPT with one broken header becomes the sound one.
 func TestMendingOfBrokenHeaders(t *testing.T) {
 	want := tableforge.NewGPT(512, hostile.Sectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
 	requireSgdisk(t, want)
@@ -280,7 +279,7 @@ func TestMendingOfBrokenHeaders(t *testing.T) {
 	}
 }
 
-// A GPT that looks odd and is allowed moves, and sgdisk finds no fault in it.
+// A GPT that is unusual but valid moves, and sgdisk finds no fault in it.
 func TestOddGPTsMove(t *testing.T) {
 	for _, r := range hostile.OddGPTs() {
 		t.Run(r.Name, func(t *testing.T) {

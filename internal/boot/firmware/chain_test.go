@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// chain is how a forged disk boots: the partition that each step needs, and its text.
+// chain is the boot chain of a forged disk: the partition that each step needs, and its text.
 func chain(t *testing.T, f forge.Bytes) (texts []string, needs []int) {
 	t.Helper()
 	r := boottest.Read(t, f)
@@ -25,7 +25,7 @@ func chain(t *testing.T, f forge.Bytes) (texts []string, needs []int) {
 	return texts, needs
 }
 
-// twoPartitions is a disk with a FAT16 and an NTFS, which are active as the flags say.
+// twoPartitions is a disk with a FAT16 and an NTFS, active according to the flags.
 func twoPartitions(code []byte, flags ...byte) forge.Bytes {
 	f := tableforge.NewMBR(40000,
 		tableforge.Slot{Type: 6, Flag: flags[0], Start: 63, Sectors: 16000},
@@ -100,7 +100,7 @@ func TestChainOfABIOS(t *testing.T) {
 	}
 }
 
-// What real boot sectors load: those of Windows, and those that formatters write.
+// Files loaded by real boot sectors: of Windows, and of formatters.
 func TestChainOfBootSectors(t *testing.T) {
 	head := func(t *testing.T, path string) []byte {
 		t.Helper()
@@ -150,7 +150,7 @@ func TestChainOfBootSectors(t *testing.T) {
 	}
 }
 
-// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or before all of them.
+// isolinux.bin is found by the sector number after the code, in a partition or before all of them.
 func TestChainOfIsolinux(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lba   uint32
@@ -188,7 +188,7 @@ func TestChainOfIsolinux(t *testing.T) {
 	}
 }
 
-// Whatever stands in sector 0 and in a boot sector, each step has a text and names a partition that there is.
+// For any sector 0 and boot sector, each step has a text and refers to an existing partition.
 func FuzzChain(f *testing.F) {
 	f.Add([]byte{}, []byte("\xeb\x58\x90SYSLINUX"), byte(0x80))
 	for _, name := range []string{"mbr.bin", "altmbr.bin", "gptmbr.bin"} {
@@ -231,8 +231,7 @@ func gptWith(code []byte, kind []byte) forge.Bytes {
 	return f
 }
 
-// FreeBSD's pmbr finds its partition by type, and what it loads there finds others by type: nothing counts from the
-// start of the disk.
+// FreeBSD's pmbr finds its partition by type, and its loader finds others by type: no position is stored.
 func TestChainOfFreeBSDOnGPT(t *testing.T) {
 	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
 	f := gptWith(boottest.Code("fc31c08ec08ed88ed0bc000ebe1a7cbf1a06b9e601f3a4e9008a",
@@ -254,7 +253,7 @@ func TestChainOfFreeBSDOnGPT(t *testing.T) {
 	require.Empty(t, boottest.Read(t, f).Issues)
 }
 
-// Code that has the shape of an MBR's may read a GPT all the same.
+// Code in the shape of an MBR's may read a GPT anyway.
 func TestGenericCodeOnGPT(t *testing.T) {
 	f := gptWith([]byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}, []byte("a type like none"))
 	texts, _ := chain(t, f)
@@ -265,8 +264,8 @@ func TestGenericCodeOnGPT(t *testing.T) {
 	require.Equal(t, ondisk.Warn, issues[0].Effect)
 }
 
-// The code in sector 0 reads the boot sector of the active partition, and how that finds its volume is not known:
-// OS/2's adds a stored start to every sector number. Without code in sector 0 nothing leads there.
+// The code in sector 0 reads the boot sector of the active partition, which finds its volume in an unknown way: OS/2's
+// adds a stored start to every sector number. Without code in sector 0, nothing leads there.
 func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -294,7 +293,7 @@ func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 	}
 }
 
-// readsByLBA makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
+// readsByLBA writes code to sector 0 that reads the boot sector of the active partition by LBA.
 func readsByLBA(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 }
@@ -306,7 +305,7 @@ var (
 		"31534642a33bf110802a4861696b7521")
 )
 
-// The code of Rufus reads the first entry of the table, though another partition is active. Its boot sector must be
+// The code of Rufus reads the first entry of the table, even if another partition is active. Its boot sector must be
 // known like that of the active one.
 func TestRufusReadsTheFirstEntry(t *testing.T) {
 	f := twoPartitions(rufusCode, 0, 0x80)
@@ -331,7 +330,7 @@ func TestRufusReadsTheFirstEntry(t *testing.T) {
 	require.Equal(t, 1, issues[0].Partition)
 }
 
-// The code of Haiku reads both tables. What it starts from a GPT keeps its own place, in a sector that is not known.
+// The code of Haiku reads both tables. Its boot sector in a GPT stores its own position, in an unknown sector.
 func TestHaikuReadsBothTables(t *testing.T) {
 	const reads = "code of Haiku in sector 0 reads the boot sector of the active partition, or on a GPT that of type " +
 		"Haiku, by LBA (by cylinder, head and sector where the BIOS has no extensions), and passes its " +
@@ -350,7 +349,7 @@ func TestHaikuReadsBothTables(t *testing.T) {
 	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
 }
 
-// Code that reads an MBR reads a hybrid one, by its slots and flags, and not the GPT.
+// Code that reads an MBR uses the slots and flags of a hybrid one, not the GPT.
 func TestChainOfHybridMBRs(t *testing.T) {
 	standard := []byte{0xbe, 0xbe, 0x07, 0xb8, 0x01, 0x02, 0xcd, 0x13}
 	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000}, tableforge.GPTEntry{
@@ -379,7 +378,7 @@ func TestChainOfHybridMBRs(t *testing.T) {
 	}
 }
 
-// Code that reads a GPT does so without a protective entry, by which systems would know of the GPT.
+// Code that reads a GPT does not need the protective entry, by which systems recognize the GPT.
 func TestGPTCodeBesideAnMBR(t *testing.T) {
 	gptmbr := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
 	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000})

@@ -20,9 +20,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// NTFS and FAT keep the sectors before them at 1ch of the boot sector, NTFS also of the backup behind the file system.
-// Source: partclone, src/ntfsfixboot.c. A former member of a mirror has a superblock at its end still; ext has no such
-// field.
+// NTFS and FAT store the number of preceding sectors at 1ch of the boot sector, NTFS also in the backup after the file
+// system. Source: partclone, src/ntfsfixboot.c. A former member of a mirror still has a superblock at its end; ext has
+// no such field.
 func TestHiddenSectors(t *testing.T) {
 	const start, sectors = 63, 16000
 	const ntfs, fat16 = "ntfs hidden sectors", "fat16 hidden sectors"
@@ -91,7 +91,7 @@ func TestHiddenSectorsOfFAT32(t *testing.T) {
 	require.Equal(t, []int64{321363*512 + 0x1c, (321363+6)*512 + 0x1c}, at)
 }
 
-// A place that the field cannot hold is an error, not a number that wraps.
+// A position too large for the field is an error, not a wrapped number.
 func TestHiddenSectorsOutOfRange(t *testing.T) {
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
 	fsforge.PutNTFS(f, 63, 3000)
@@ -105,7 +105,7 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 	require.Error(t, err, "no whole sector")
 }
 
-// boot1 of FreeBSD stands before a disklabel in an active slice. It finds the slice by the table.
+// boot1 of FreeBSD precedes a disklabel in an active slice. It finds the slice by the table.
 func TestBootSectorOfFreeBSD(t *testing.T) {
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
 	tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 16, Sectors: 2000, Type: 7},
@@ -161,7 +161,7 @@ func TestBootSectorOfExFAT(t *testing.T) {
 	}
 }
 
-// exfatDisk is a disk with an exFAT at LBA 63, and what its Encode must make of it.
+// exfatDisk is a disk with an exFAT at LBA 63, and the expected output of its Encode.
 func exfatDisk(lba int64) forge.Bytes {
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 6000})
 	fsforge.PutExFAT(f, 63, 6000)
@@ -169,7 +169,7 @@ func exfatDisk(lba int64) forge.Bytes {
 	return f
 }
 
-// putPartitionOffset stores where an exFAT lies, in both of its boot regions.
+// putPartitionOffset stores the position of an exFAT in both of its boot regions.
 func putPartitionOffset(v forge.Bytes, lba uint64) {
 	for _, first := range []int64{0, 12} {
 		v.U64(first*512+fsforge.ExFATPartitionOffset, lba)
@@ -195,7 +195,7 @@ func TestPartitionOffsetOfExFAT(t *testing.T) {
 	}
 }
 
-// dump.exfat and fsck.exfat accept what Encode makes of a volume that mkfs.exfat made.
+// dump.exfat and fsck.exfat accept the output of Encode for a volume made by mkfs.exfat.
 func TestEncodedExFATIsSound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	require.NoError(t, os.WriteFile(path, make([]byte, 16<<20), 0o644))
@@ -217,7 +217,7 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	require.Equal(t, byte(8), f[63*512+fsforge.ExFATPartitionOffset+1], "LBA 2048")
 }
 
-// What cannot be relied on stays as it is.
+// Unreliable fields stay unchanged.
 func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(v forge.Bytes)
@@ -240,7 +240,7 @@ func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 	}
 }
 
-// A region with a checksum is listed by the bytes that change; a field as a whole.
+// The changes in a region with a checksum are listed by byte; a field as a whole.
 func TestPatchesOfReferences(t *testing.T) {
 	r := boottest.Read(t, exfatDisk(63)).Refs[0]
 	patches, err := r.Patches((2048-63)*512, 2048*512)

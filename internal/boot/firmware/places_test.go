@@ -27,7 +27,7 @@ const (
 	fitOf  = "\xd0\x0d\xfe\xed\x00\x10\x00\x00"
 )
 
-// board is a GPT with a loader from LBA first on, the magic of which lies at LBA at, and an XFS after it.
+// board is a GPT with a loader in a partition at LBA first, with its magic number at LBA at, and an XFS after it.
 func board(name string, first, at int64, magic string) forge.Bytes {
 	f := tableforge.NewGPT(512, 40_000, 128,
 		tableforge.GPTEntry{Name: name, First: uint64(first), Last: uint64(first) + 999},
@@ -37,7 +37,7 @@ func board(name string, first, at int64, magic string) forge.Bytes {
 	return f
 }
 
-// read returns the partitions of a disk with the reason why each must stay, and what boots from it.
+// read returns the partitions of a disk with the reason why each must stay, and the boot chain.
 func readBoard(t *testing.T, b []byte) ([]boot.Partition, *boot.Result) {
 	t.Helper()
 	d := boottest.Disk(b)
@@ -50,8 +50,8 @@ func readBoard(t *testing.T, b []byte) ([]boot.Partition, *boot.Result) {
 	return parts, boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
 }
 
-// A partition that a boot ROM or loader reads from a sector of the disk must stay, by the magic at that sector. Places:
-// see firmware.places.
+// A partition that a boot ROM or loader reads by sector must stay, by the magic number at that sector. Positions: see
+// firmware.places.
 func TestFixedPlaces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first, at int64
@@ -98,7 +98,7 @@ func TestFixedPlaces(t *testing.T) {
 	require.Empty(t, parts[0].Fixed)
 }
 
-// A file system is not a loader, whatever lies at the place.
+// A file system is no loader, for any data at the position.
 func TestFileSystemAtAFixedPlace(t *testing.T) {
 	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 40, Last: 9000})
 	volumeforge.PutXFS(f, 40, 8000)
@@ -108,7 +108,7 @@ func TestFileSystemAtAFixedPlace(t *testing.T) {
 	require.Empty(t, boottest.Issues(r, "fixed-place"))
 }
 
-// A loader in no partition must keep its place, and what takes it is refused.
+// A loader outside partitions must stay in place, and a plan that would overwrite it is refused.
 func TestLoaderInAGap(t *testing.T) {
 	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 63, Last: 16_000},
 		tableforge.GPTEntry{First: 20_000, Last: 38_000})
@@ -130,8 +130,7 @@ func alone(text string) forge.Bytes {
 // esp is the type of an EFI system partition. Spec: UEFI 2.10, 5.3.3, in the byte order of the disk.
 const esp = "\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b"
 
-// behind is a GPT with unknown content from an LBA on, and an XFS before it in a partition of a type; empty: basic
-// data.
+// behind is a GPT with unknown content from an LBA on, after an XFS in a partition of a type; empty: basic data.
 func behind(first uint64, guid string) forge.Bytes {
 	const sectors, xfs = 100_000, 1001
 	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: first, Last: first + 999},
@@ -145,7 +144,7 @@ func behind(first uint64, guid string) forge.Bytes {
 	return f
 }
 
-// What may be read by its place is a warning if it moves: by its name, and where its content is not known on a disk
+// A partition that may be read by position causes a warning if it moves: by its name, and by unknown content on a disk
 // that no PC boots.
 func TestDoubtfulPlaces(t *testing.T) {
 	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
@@ -180,7 +179,7 @@ func TestDoubtfulPlaces(t *testing.T) {
 	}
 }
 
-// Data of no partition may be a loader where a partition without a name may be one.
+// Data outside partitions may be a loader if an unnamed partition may be one.
 func TestDoubtfulPlacesOfNoPartition(t *testing.T) {
 	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
 	for name, tc := range map[string]struct {
@@ -217,7 +216,7 @@ func TestVentoy(t *testing.T) {
 	}
 }
 
-// A system that is encrypted as a whole could not be decrypted at other sectors: no permission lets it move.
+// A system that is encrypted as a whole could not be decrypted at other sectors: no flag lets it move.
 func TestEncryptedSystems(t *testing.T) {
 	signs := []byte{0x69, 0xa6, 0x34, 0x14, 0x46, 0xda, 0x69, 0x72}
 	for name, c := range map[string]struct {

@@ -27,7 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// names is a file system that has names and nothing else, in any case.
+// names is a file system that only has names, in any case.
 type names []string
 
 func (n names) Open(string) (*guestfile.File, error) { return nil, fs.ErrNotExist }
@@ -51,7 +51,7 @@ func (n names) List(folder string) ([]guestfile.Entry, error) {
 	return out, nil
 }
 
-// holding makes every FAT16 hold the files of a test until restore is called.
+// holding gives every FAT16 the files of a test until restore is called.
 func holding(files guestfile.FS, err error) (restore func()) {
 	was := boot.Readers[volume.FAT16]
 	boot.Readers[volume.FAT16] = func(*guestfile.Budget, disk.Disk) (guestfile.FS, error) { return files, err }
@@ -128,7 +128,7 @@ func TestChainOfUEFI(t *testing.T) {
 	}
 }
 
-// A disk that cannot be read is not a partition without loaders.
+// An unreadable disk is not a partition without loaders.
 func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
 	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
 	fsforge.PutFAT16(f, 63, 16000)
@@ -154,7 +154,7 @@ func eachRead(t *testing.T, finder boot.Finder, f forge.Bytes, change func(g *bo
 	})
 }
 
-// No finder of firmware takes what it cannot read for anything else.
+// No firmware finder mistakes a read error for data.
 func TestEachReadOfFirmware(t *testing.T) {
 	xfs := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 64, Sectors: 16000})
 	xfs.U8(0, 0xfa) // code that is not known
@@ -205,7 +205,7 @@ func TestHiddenSectorsOfBitLockerToGo(t *testing.T) {
 	}
 }
 
-// failing has names, of which a folder cannot be listed.
+// failing has names, and a folder that cannot be listed.
 type failing struct {
 	names
 	folder string
@@ -218,7 +218,7 @@ func (f failing) List(folder string) ([]guestfile.Entry, error) {
 	return f.names.List(folder)
 }
 
-// A folder that cannot be read is none without loaders, and a folder that is not understood is reported.
+// An unreadable folder does not count as one without loaders, and a malformed one is reported.
 func TestFoldersOfUEFIThatCannotBeRead(t *testing.T) {
 	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
 	fsforge.PutFAT16(f, 63, 16000)
@@ -236,12 +236,12 @@ func TestFoldersOfUEFIThatCannotBeRead(t *testing.T) {
 	require.Contains(t, found.Chain[0].Text, "whose files trueup cannot read")
 }
 
-// limineCode is what the boot sector of Limine 4 to 8 has in common.
+// limineCode is the common part of the boot sectors of Limine 4 to 8.
 var limineCode = boottest.Code("68007007bfa87d668b05668b6d0431db6631c98b4dfce8", "668b4508668b6d0c01cb8b4dfee8",
 	"60be0080c7041000c744020100895c048c44065256665066 55b448be1080c7041e00cd1372458b6c18",
 	"66f7f56689440866c7440c000000005ab442f8cd1372 13016c04")
 
-// putLimine writes Limine into sector 0, with the lengths and places of both halves of its stage 2, in bytes.
+// putLimine writes Limine into sector 0, with the lengths and positions of both halves of its stage 2, in bytes.
 func putLimine(f forge.Bytes, sizes [2]uint16, places [2]uint64) {
 	f.Put(0, limineCode)
 	for i := range int64(2) {
@@ -250,7 +250,7 @@ func putLimine(f forge.Bytes, sizes [2]uint16, places [2]uint64) {
 	}
 }
 
-// Limine's stage 2 follows the partition in which it lies, keeps its place outside of all, and is refused otherwise.
+// Limine's stage 2 follows its partition, stays in place outside of all, and is refused otherwise.
 func TestLimine(t *testing.T) {
 	const half = "Limine in sector 0 loads half "
 	for name, tc := range map[string]struct {
@@ -327,7 +327,7 @@ func TestLimine(t *testing.T) {
 	}
 }
 
-// Whatever the fields say, each half is rewritten within one partition, or must stay outside of all, or is refused.
+// For any fields, each half is rewritten within one partition, must stay outside of all, or is refused.
 func FuzzLimine(f *testing.F) {
 	blank := tableforge.NewMBR(512, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
 		tableforge.Slot{Type: 0x83, Start: 300, Sectors: 100})
