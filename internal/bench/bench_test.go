@@ -82,7 +82,7 @@ func onStorage(t *testing.T) string {
 	return dir
 }
 
-// What fio reads and writes is taken from its system calls.
+// The I/O of fio is taken from its system calls.
 func TestFioStartsWhereItShould(t *testing.T) {
 	t.Parallel()
 	real, strace, dir, trace := disktest.Fio(t), disktest.Tool(t, "strace"), onStorage(t),
@@ -135,7 +135,7 @@ func TestFioStartsWhereItShould(t *testing.T) {
 	require.NotEqual(t, seen[0], seen[1], "both seeds give the same blocks")
 }
 
-// answer is what fio prints, in as much as it is read.
+// answer is the part of fio's output that is read.
 const answer = `{"jobs": [{"error": 0, "mixed": {"iops": %s, "bw_bytes": 1000, "runtime": 100,
 "lat_ns": {"mean": 2.5, "percentile": {"50.000000": 1, "95.000000": 2, "99.000000": 3, "99.900000": 4}}}}]}`
 
@@ -286,7 +286,7 @@ func TestPlacesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A run has all loads at all starts, says how far it is, and leaves nothing.
+// A run has all loads at all starts, reports its progress, and leaves nothing.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	o := short(t, onStorage(t))

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// pattern is n bytes of which no two places within 64 KiB look alike, and none is zero.
+// pattern returns n nonzero bytes in which no two places within 64 KiB are alike.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -24,8 +24,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// striped is a disk of runs of so many bytes, by turns stored and zero, and what it must read as. The stored bytes lie
-// in the file in reverse order, as those of an image that grew may.
+// striped is a disk of runs of this length, alternately stored and zero, and its content. The stored bytes are in the
+// file in reverse order, as in an image that grew.
 func striped(size, run int) (disk.Disk, []byte) {
 	file, want := pattern(size), make([]byte, size)
 	for off := 0; off < size; off += 2 * run {
@@ -62,7 +62,7 @@ func TestDisksOfMaps(t *testing.T) {
 	}
 }
 
-// A map may give a run longer than what is left of the disk: the last grain of an image often is.
+// A map may return a run beyond the end of the disk: the last grain of an image often is.
 func TestARunPastTheEndIsCut(t *testing.T) {
 	file := pattern(10000)
 	for _, size := range []int64{1, 5000, 5120} {
@@ -173,7 +173,7 @@ func TestOverlay(t *testing.T) {
 	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{{Off: 7}}) })
 }
 
-// Pieces of several sources lie over a disk, or over zeros.
+// Pieces of several sources are laid over a disk, or over zeros.
 func TestPieces(t *testing.T) {
 	src, stored := striped(64<<10, 5000)
 	other := pattern(3000)
@@ -237,7 +237,7 @@ func TestStacks(t *testing.T) {
 		}))
 }
 
-// A stretch of one state is one extent, whatever the map cuts it into: a copy asks once and not once a grain.
+// A stretch in one state is one extent, however the map divides it: a copy asks once and not once per grain.
 func TestExtentJoinsRunsOfOneState(t *testing.T) {
 	data := pattern(64 << 10)
 	d := disk.New(64<<10, 512, func(off int64) (disk.Run, error) {
@@ -285,8 +285,8 @@ func TestReadErrorsSurface(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 }
 
-// A file that became shorter gives io.EOF in the middle of a disk. That must not look like the end of the disk: a
-// copier would take it for success.
+// A truncated file returns io.EOF in the middle of a disk. That must not look like the end of the disk, because a
+// copier would consider it success.
 func TestShortFileIsNoEndOfDisk(t *testing.T) {
 	d := disk.New(3000, 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: 3000 - off, Src: bytes.NewReader(make([]byte, 100)), Off: off}, nil
@@ -314,7 +314,7 @@ func TestLeaf(t *testing.T) {
 	require.ErrorIs(t, err, errMedium)
 }
 
-// holey has data in every second of its stripes, and counts how often it is asked for its holes.
+// holey has data in every second stripe, and counts requests for its holes.
 type holey struct{ asked *int }
 
 const stripe = 64 << 10
@@ -327,7 +327,7 @@ func (s holey) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: n}, Zero: off/stripe%2 == 1}, nil
 }
 
-// A view of a partition of a file asks the file once for each stretch of data and each hole, however many disks are
+// A view of a partition of a file queries the file once for each stretch of data and each hole, however many disks are
 // composed.
 func TestComposedDisksAskOnce(t *testing.T) {
 	var asked int
@@ -397,7 +397,7 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// setSize is the space that random ranges lie in, in bytes.
+// setSize is the size of the space of random ranges, in bytes.
 const setSize = 64
 
 // set has each byte that ranges cover.

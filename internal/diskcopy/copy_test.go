@@ -25,7 +25,7 @@ const (
 	mib = 1 << 20
 )
 
-// source is a disk of size bytes. What lies in data is stored with the bytes of fill, what lies in stored is stored as
+// source is a disk of size bytes. Ranges in data are stored with the bytes of fill, ranges in stored are stored as
 // zeros, and the rest is a hole.
 type source struct {
 	size         int64
@@ -49,7 +49,7 @@ func (s source) disk() disk.Disk {
 	})
 }
 
-// ReadAt returns bytes that tell their place, never zero, and zeros outside of the data.
+// ReadAt returns bytes that depend on their offset, never zero, and zeros outside the data.
 func (s source) ReadAt(p []byte, off int64) (int, error) {
 	if s.reads != nil {
 		s.reads.Add(1)
@@ -235,7 +235,7 @@ func discard() *disktest.Recorder {
 	return rec
 }
 
-// An error ends all workers, those that wait for their turn among them: a hang would be the worst answer.
+// An error ends all workers, including those that wait for their turn: a hang would be the worst result.
 func TestErrorsSurface(t *testing.T) {
 	errBroken := errors.New("no space left on device")
 	at := func(place int64) func(off int64) error {
@@ -287,7 +287,7 @@ func (short) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// A map takes minutes to walk where it has millions of entries, and ^C ends that too.
+// A map with millions of entries takes minutes to walk, and ^C ends that too.
 func TestSizeEndsWhenItIsCancelled(t *testing.T) {
 	for name, stored := range map[string]bool{"data": true, "holes": false} {
 		t.Run(name, func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestSizeEndsWhenItIsCancelled(t *testing.T) {
 	}
 }
 
-// Scattered data are read in stretches of 64 KiB, not in whole chunks: what lies between them is omitted.
+// Scattered data are read in stretches of 64 KiB, not in whole chunks: the gaps are omitted.
 func TestScatteredDataAreReadAlone(t *testing.T) {
 	data := []disk.Range{
 		{Off: 0, Len: 1}, {Off: mib - 1, Len: 2}, {Off: 5*mib + 200*kib, Len: 64 * kib}, {Off: 64*mib - 512, Len: 512},
@@ -390,7 +390,7 @@ func (t *packedTarget) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// What cannot be read has no digest, and what cannot be packed is not copied.
+// Unreadable data have no digest, and data that cannot be compressed are not copied.
 func TestDigestAndPackFail(t *testing.T) {
 	bad := errors.New("marker")
 	s := source{size: mib, data: []disk.Range{{Len: mib}}, fail: func(int64) error { return bad }}
@@ -406,7 +406,7 @@ func TestDigestAndPackFail(t *testing.T) {
 	require.ErrorIs(t, err, bad)
 }
 
-// A digest tells disks apart by every byte, by their size and by the place of their data, and not by their holes.
+// A digest distinguishes disks by every byte, by their size and by the offset of their data, and not by their holes.
 func TestDigest(t *testing.T) {
 	digest := func(b []byte) diskcopy.Sum {
 		s, err := diskcopy.Digest(t.Context(), disktest.Memory(b), diskcopy.Options{})
@@ -451,20 +451,20 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 		})
 	}
 	small, large := allocated(16*mib), allocated(528*mib)
-	most := int64(64 * kib) // collected garbage takes what is kept for the next chunk along
+	most := int64(64 * kib) // a garbage collection also drops the buffers kept for the next chunk
 	if disktest.Raced {
 		most = 16 * mib // and the race detector throws a part of it away
 	}
 	require.Less(t, large-small, most, "allocated for 512 MiB more")
 }
 
-// Many goroutines do not take more memory than a copy may have, with one buffer each or with two.
+// Many goroutines use no more memory than a copy may have, with one buffer each or with two.
 func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 	full := disk.New(64*mib, 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: 64*mib - off, Src: make(block, mib), Off: off}, nil
 	})
 	for _, disks := range [][]disk.Disk{{full}, {full, full}} {
-		runtime.GC() // twice: what earlier copies left is kept once
+		runtime.GC() // twice: remains of earlier copies are kept once
 		runtime.GC()
 		all, left := make(chan struct{}), atomic.Int64{}
 		left.Store(int64(48 / len(disks)))
@@ -483,7 +483,7 @@ func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 	}
 }
 
-// What a copy has read into is there for the next one.
+// The buffers of a copy are reused by the next one.
 func TestNextCopyTakesLittleMemory(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("the race detector throws a part of it away")
@@ -502,8 +502,8 @@ func TestNextCopyTakesLittleMemory(t *testing.T) {
 	require.Less(t, allocated(), int64(mib/2))
 }
 
-// BenchmarkCopy is one chunk of a copy, without reading and writing: with the digests of a full proof, and without; of
-// such a proof; and of a walk over a disk of which every other chunk is a hole.
+// BenchmarkCopy measures one chunk of a copy without I/O: with the digests of a full proof, and without; of such a
+// proof; and of a walk over a disk in which every other chunk is a hole.
 func BenchmarkCopy(b *testing.B) {
 	full := make(block, mib)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(full)

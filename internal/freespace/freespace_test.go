@@ -33,11 +33,11 @@ import (
 
 const mib = 1 << 20
 
-// noise is what a disk holds that was in use before.
+// noise is the content of a disk that was in use before.
 var noise = sync.OnceValue(func() []byte { return filetest.Noise(7, 40*mib) })
 
-// made is a volume that tools have made over noise, with files of noise of which every second was removed. A volume of
-// NTFS has one file, since ntfscp removes none.
+// made is a volume made by tools over noise, with files of noise of which every second was removed. A volume of NTFS
+// has one file, since ntfscp cannot remove files.
 type made struct {
 	t    testing.TB
 	kind string
@@ -163,7 +163,7 @@ var kinds = map[string][]string{
 	"ext4, meta_bg":      {"ext4", "-b", "1024", "-g", "2048", "-O", "meta_bg,^resize_inode"},
 }
 
-// What is omitted is what the tools call free; the files are unchanged; and a check finds nothing.
+// The omitted space is free according to the tools; the files are unchanged; and a check finds nothing.
 func TestFreeSpaceOfVolumes(t *testing.T) {
 	t.Parallel()
 	for name, options := range kinds {
@@ -204,7 +204,7 @@ func TestFreeSpaceOfVolumes(t *testing.T) {
 	}
 }
 
-// An error of reading is one of the whole, and no reason to copy a volume as it is.
+// A read error fails the whole, and is no reason to copy a volume in full.
 func TestEachReadFails(t *testing.T) {
 	t.Parallel()
 	d := filetest.RawImage(t, make32(t, "ntfs").path)
@@ -443,7 +443,7 @@ func TestVolumesAreBounded(t *testing.T) {
 	require.Empty(t, got, "parts that leave the disk")
 }
 
-// Of a divided volume those parts are looked at that lie in one place, and the others are named.
+// Of a divided volume, the contiguous parts are examined, and the others are listed.
 func TestPartsOfAVolume(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -119,7 +119,7 @@ func TestReasonsOfTheLayout(t *testing.T) {
 	require.Contains(t, f.whole(f.layout.Partitions[1]), "behind the first")
 }
 
-// What is omitted counts for the partition that it lies in, and not for an extended one around that.
+// Omitted space counts for its partition, and not for an extended one around that.
 func TestCountsOfPartitions(t *testing.T) {
 	t.Parallel()
 	f := sound()
@@ -137,7 +137,7 @@ func TestCountsOfPartitions(t *testing.T) {
 	}, found.Volumes)
 }
 
-// A volume that is no longer there when its free space is read stays as it is.
+// A volume that has disappeared when its free space is read stays unchanged.
 func TestVolumeThatIsGone(t *testing.T) {
 	t.Parallel()
 	f := sound()
@@ -151,7 +151,7 @@ func TestVolumeThatIsGone(t *testing.T) {
 	require.Zero(t, found.Stored())
 }
 
-// Of too many ranges the shortest stay, so that memory is bounded, and a proof finds the same.
+// Of too many ranges, the shortest are copied, so that memory is bounded, and a proof finds the same.
 func TestManyRanges(t *testing.T) {
 	t.Parallel()
 	f := sound()
@@ -169,7 +169,7 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
-// What the boot needs is cut out of free space, wherever it lies in it.
+// Boot data are cut out of free space, at any position.
 func TestSparedRanges(t *testing.T) {
 	t.Parallel()
 	f := sound()

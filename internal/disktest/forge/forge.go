@@ -41,13 +41,13 @@ func (f Bytes) Text(off int64, s string) { copy(f[off:], s) }
 // Put puts b at off.
 func (f Bytes) Put(off int64, b []byte) { copy(f[off:], b) }
 
-// stretch is what Write stores or leaves as a hole. Most of a forged disk is zero, and a page that is written costs the
-// system more than it costs to look at it.
+// stretch is the unit that Write stores or leaves as a hole. Most of a forged disk is zero, and writing a page costs
+// more than checking it.
 const stretch = 64 << 10
 
 var zeros [stretch]byte
 
-// Write makes a file of the image. What is zero becomes a hole, where the file system has any.
+// Write writes the image to a file. Zeros become holes, if the file system supports them.
 func (f Bytes) Write(t testing.TB, path string) {
 	t.Helper()
 	if err := f.write(path); err != nil {

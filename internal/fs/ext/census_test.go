@@ -23,7 +23,7 @@ var (
 		`(?s)size: (\d+) bytes.*Free blocks: (\d+) .*Max\. [^:]*: (\d+) KB.*Num\. [^:]*: (\d+)`)
 )
 
-// filefrag applies the rule of the program filefrag to the stretches of debugfs, which begins a new one at each hole.
+// filefrag applies the rule of the program filefrag to the stretches of debugfs, which starts a new one at each hole.
 func filefrag(t testing.TB, img, path string) (pieces int64) {
 	t.Helper()
 	var logical, physical, length int64
@@ -122,7 +122,7 @@ func TestCensusBytes(t *testing.T) {
 	require.Equal(t, int64((30+30+2)*4096), c.Files.Bytes) // and those that scatter leaves between the pieces
 }
 
-// A hostile volume ends with the budget, and what was counted until then stands.
+// A hostile volume ends with the budget, and the counts up to then are kept.
 func TestCensusEndsWithItsBudget(t *testing.T) {
 	t.Parallel()
 	files := map[string][]byte{}

@@ -98,7 +98,7 @@ func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A hash tree changes how a folder is read by Linux, not what is in it.
+// A hash tree changes how Linux reads a folder, not its content.
 func TestExtHashedFolders(t *testing.T) {
 	dir, files := extTree(t)
 	for _, k := range []extKind{extKinds[0], extKinds[5], extKinds[9]} {
@@ -156,7 +156,7 @@ func TestExtLargeSparseFile(t *testing.T) {
 	}
 }
 
-// Files that cannot be told byte by byte are refused, and their neighbours are not.
+// Files that are not stored byte for byte are refused, and their neighbours are not.
 func TestExtRefused(t *testing.T) {
 	k := extKinds[18]
 	k.args = append(k.args, "-O", "^mmp") // debugfs waits for other hosts
@@ -191,7 +191,7 @@ func TestExtRefused(t *testing.T) {
 	require.Contains(t, list, guestfile.Entry{Name: "enc", Dir: true})
 }
 
-// A volume whose journal is due, or with features that only allow to read, has no place to write to.
+// A volume with an unreplayed journal, or with read-only features, has no place to write to.
 func TestExtFixed(t *testing.T) {
 	img := makeExt(t, extKinds[5], filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(1, 10)}))
 	raw, err := os.ReadFile(img)
@@ -262,8 +262,7 @@ func scatter(t testing.TB, img string, blocks int) []byte {
 	return data
 }
 
-// What is written to the places of bytes is what other programs read, nothing else changes, and a check of the volume
-// is content.
+// Other programs read bytes written at these positions, nothing else changes, and a check of the volume finds no error.
 func TestExtRewriteInPlace(t *testing.T) {
 	dir := filetest.WriteTree(t, map[string][]byte{"other": filetest.Noise(1, 9999)})
 	for _, k := range []extKind{extKinds[0], extKinds[3], extKinds[5], extKinds[6], extKinds[9], extKinds[13]} {

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// useExt opens what extVolume put on the volume, and reads it.
+// useExt opens the content of extVolume, and reads it.
 func useExt(b []byte) error {
 	g, err := alone(filetest.Memory(b))
 	if err != nil {
@@ -38,8 +38,7 @@ func useExt(b []byte) error {
 	return nil
 }
 
-// extVolume has a folder, a link of more than 60 characters, and a file in so many pieces that blocks of the volume map
-// it.
+// extVolume has a folder, a link of more than 60 characters, and a file with so many pieces that it has mapping blocks.
 func extVolume(t *testing.T, k extKind) (*fileSystem, []byte) {
 	t.Helper()
 	dir := filetest.WriteTree(t, map[string][]byte{
@@ -273,9 +272,8 @@ func TestExtLimits(t *testing.T) {
 	err := useExt(raw)
 	require.NoError(t, err, "a file of 16 GiB with many holes")
 
-	// A double indirect block over 256 others, all of which name one block of the volume 256 times: pieces that cannot
-	// be
-	// joined.
+	// A double indirect block over 256 others, each of which refers to one block of the volume 256 times: pieces that
+	// cannot be joined.
 	const top, below, block = 9000, 9001, 9500
 	binary.LittleEndian.PutUint32(raw[file+atMap+13*4:], top)
 	for i := range int64(256) {

@@ -103,8 +103,7 @@ func journalPlaces(t testing.TB, raw []byte) (at []int64, block int64) {
 	return at, f.block
 }
 
-// equalReplayed compares a volume as it is read with the one that e2fsck replays, but for the journal and the
-// superblock.
+// equalReplayed compares a volume as read with one replayed by e2fsck, except for the journal and the superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	t.Helper()
 	g := alone.Sound(t, filetest.Memory(raw))
@@ -153,7 +152,7 @@ func TestReplayAsE2fsck(t *testing.T) {
 				before := equalReplayed(t, raw)
 				require.NotEmpty(t, before.Log.Writes)
 
-				// The log is moved on, so that its end lies before its start.
+				// The log is advanced, so that its end is before its start.
 				at, block := journalPlaces(t, raw)
 				ring, was, by := at[1:], [][]byte{}, len(at)-4
 				for _, place := range ring {
@@ -196,7 +195,7 @@ func TestReplayOfBrokenJournals(t *testing.T) {
 			open, ok := v.(*Replayed)
 			require.True(t, ok)
 			switch {
-			case i == 0 && block > 1124: // behind the superblock
+			case i == 0 && block > 1124: // after the superblock
 				require.NoError(t, open.Unread)
 			case i <= committed:
 				require.ErrorIs(t, open.Unread, ondisk.ErrFormat, i)

@@ -151,8 +151,8 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 	}
 }
 
-// clusterRuns are the first and last clusters of each run of files or folders, as mshowfat prints them: "::/name <2-11>
-// <22>". The root directory and empty files have none.
+// clusterRuns returns the first and last clusters of each run of files or folders from mshowfat: "::/name <2-11> <22>".
+// The root directory and empty files have none.
 func clusterRuns(t *testing.T, img string, names []string) (out [][][2]int64) {
 	t.Helper()
 	args := []string{"-i", img}
@@ -180,7 +180,7 @@ func clusterRuns(t *testing.T, img string, names []string) (out [][][2]int64) {
 	return out
 }
 
-// What is written to the places of bytes is what other programs read, and nothing else changes.
+// Other programs read bytes written at these positions, and nothing else changes.
 func TestFATRewriteInPlace(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[0], fatKinds[4], fatKinds[7]} {
 		t.Run(k.name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestFATRewriteInPlace(t *testing.T) {
 	}
 }
 
-// Of two FATs that differ the flags of a FAT32 say which one counts.
+// Of two different FATs, the flags of a FAT32 determine which one counts.
 func TestFATActiveTable(t *testing.T) {
 	img := makeFAT(t, fatKinds[7], map[string][]byte{"file": filetest.Noise(1, 5000)})
 	raw := disktest.ReadFile(t, img)
@@ -216,7 +216,7 @@ func TestFATActiveTable(t *testing.T) {
 		return err
 	}
 	require.Error(t, open())
-	raw[0x28] = 1 // not the bit that says that only one FAT is kept
+	raw[0x28] = 1 // not the bit for a single active FAT
 	require.Error(t, open())
 	raw[0x28] = 0x81
 	require.NoError(t, open())
@@ -224,7 +224,7 @@ func TestFATActiveTable(t *testing.T) {
 	require.ErrorContains(t, open(), "active FAT 2, want 0 to 1")
 }
 
-// Tools make FAT32 with fewer clusters than the specification wants, and systems read them as FAT32.
+// Tools make FAT32 with fewer clusters than the specification requires, and systems read them as FAT32.
 func TestFATSmall32(t *testing.T) {
 	img := makeFAT(t, fatKind{size: "16M", args: []string{"-F", "32", "-s", "8", "-n", "LABEL"}}, nil)
 	g := alone.Sound(t, filetest.RawImage(t, img))
@@ -248,8 +248,7 @@ func TestFATNotThere(t *testing.T) {
 	}
 }
 
-// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders that lie
-// there.
+// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders there.
 func TestMirrored(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
 		img := makeFAT(t, k, map[string][]byte{
@@ -522,7 +521,7 @@ func TestFATLargeFolder(t *testing.T) {
 	}
 }
 
-// lower asks with names in another case.
+// lower looks names up in another case.
 type lower struct{ guestfile.FS }
 
 func (l lower) Open(path string) (*guestfile.File, error) { return l.FS.Open(strings.ToLower(path)) }

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// useFAT opens what makeFAT put on the volume.
+// useFAT opens the content of makeFAT.
 func useFAT(b []byte) error {
 	g, err := alone(filetest.Memory(b))
 	if err != nil {
@@ -86,7 +86,7 @@ func TestFATHostileBootSector(t *testing.T) {
 	}
 }
 
-// The entries of FILE and of the folder stand first in the root; both occupy clusters in the order they were written.
+// The entries of FILE and of the folder are first in the root; both occupy clusters in the order of writing.
 func TestFATHostileChains(t *testing.T) {
 	for _, k := range []fatKind{
 		{name: "fat16", size: "20M", args: []string{"-F", "16"}},

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What is not a regular file is refused without opening it. A FIFO without a writer would wait for ever.
+// A file that is not regular is refused without opening it. A FIFO without a writer would wait for ever.
 func TestFilesThatAreNone(t *testing.T) {
 	d, path := openedFolder(t)
 	at := func(name string) string { return filepath.Join(path, name) }
@@ -54,7 +54,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// A call of a file system that fails is said, and taken neither for a change nor for the end of a folder.
+// A failing call of a file system is reported, and mistaken neither for a change nor for the end of a folder.
 func TestCallsThatFailOnAFolder(t *testing.T) {
 	behind := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(behind, "file"), []byte("bytes"), 0o600))
@@ -111,8 +111,8 @@ func TestReachThroughFoldersThatChange(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What fails about an open file is not taken for a change of it, and says what it was. It runs alone: the number of a
-// descriptor that is closed twice may be another test's by then.
+// A failing call on an open file is not mistaken for a change of it, and is named. Not parallel: after a double close,
+// the descriptor number may belong to another test.
 func TestCallsThatFailOnAnOpenFile(t *testing.T) {
 	_, files := manyFiles(t, maxHandles+1)
 	require.Nil(t, files[1].open, "it has given its place to the last one")

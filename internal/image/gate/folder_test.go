@@ -112,7 +112,7 @@ func TestTheFolderIsHeldByItsHandle(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// A device without a medium is none, and one that is claimed while it is read has changed. Spec: open(2), O_EXCL.
+// A device without a medium is refused, and one that is claimed during the read has changed. Spec: open(2), O_EXCL.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -136,7 +136,7 @@ func TestDevices(t *testing.T) {
 	require.ErrorIs(t, f.Unchanged(), ondisk.ErrChanged)
 }
 
-// manyFiles is a folder with so many files, all open; file i holds its number.
+// manyFiles is a folder with this many open files; file i holds its number.
 func manyFiles(t *testing.T, n int) (string, []*File) {
 	t.Helper()
 	path := t.TempDir()
@@ -259,8 +259,7 @@ func TestPagesAreThoseOfTheFile(t *testing.T) {
 	require.Error(t, err, "past the end")
 }
 
-// The same sectors are asked for many times, and read once. The limit is about what is asked for: what asks forever
-// must end.
+// The same sectors are requested many times, and read once. The limit applies to requests: endless requests must end.
 func TestMeterCountsPagesOnce(t *testing.T) {
 	m := NewMeter(64 << 10)
 	f, _ := metered(t, 10*pageBytes+100, m)

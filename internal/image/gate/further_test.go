@@ -82,7 +82,7 @@ func TestReach(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// A file of which only the folder's handle is known reaches the files beside it.
+// From a file with only a handle of its folder, files beside it can be opened.
 func TestReachFromAFolderWithoutAPath(t *testing.T) {
 	root, o := further(t)
 	t.Chdir(root + "/own")
@@ -184,7 +184,7 @@ func (d *sectorDevice) ReadAt(p []byte, off int64) (int, error) {
 	return copy(p, d.disk[off:]), nil
 }
 
-// Reads of any place and length become reads of whole sectors, and answer as those of memory do.
+// Reads at any offset become reads of whole sectors, with the same result as from memory.
 func TestSectors(t *testing.T) {
 	t.Parallel()
 	for _, sector := range []int64{512, 4096} {
@@ -227,7 +227,7 @@ func TestSectors(t *testing.T) {
 	}
 }
 
-// Sizes that no disk has are refused before anything is read.
+// Impossible disk sizes are refused before anything is read.
 func TestSectorsOfOddSizes(t *testing.T) {
 	t.Parallel()
 	_, err := sectorsOf(nil, 0, 512)

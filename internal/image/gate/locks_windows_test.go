@@ -17,8 +17,8 @@ func openBeside(t *testing.T, path string, access, share uint32) (windows.Handle
 	return windows.CreateFile(name, access, share, nil, windows.OPEN_EXISTING, 0, 0)
 }
 
-// The share modes are those of VirtualBox, which lets others read a disk that it writes, and of a program that lets
-// others do nothing.
+// The share modes are those of VirtualBox, which lets others read a disk that it writes, and of a program with
+// exclusive access.
 func TestShareModes(t *testing.T) {
 	path, d, o := opened(t)
 	const readWrite = windows.GENERIC_READ | windows.GENERIC_WRITE

@@ -33,7 +33,7 @@ func opened(t *testing.T) (path string, d *gate.Folder, o *gate.Opened) {
 	return path, d, &gate.Opened{Dir: d, Base: base, Under: "within", Handles: []*gate.File{f}}
 }
 
-// A file is what it was when it was opened, by its name, its size, its times and its bytes.
+// A file is unchanged since it was opened: name, size, times and bytes.
 func TestWhatChangesAFile(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, path string) error{
 		"another file has its name": func(t *testing.T, path string) error {
@@ -106,7 +106,7 @@ func TestFileThatWasCut(t *testing.T) {
 	require.ErrorContains(t, f.Unchanged(), "it ends at byte 2")
 }
 
-// What cannot be opened reports the reason, and holds nothing.
+// An open error states the reason, and leaves nothing open.
 func TestWhatCannotBeOpened(t *testing.T) {
 	disktest.OnUnix(t, "words of errors")
 	path, d, o := opened(t)

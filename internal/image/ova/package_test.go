@@ -82,7 +82,7 @@ func TestDisksInsideArchives(t *testing.T) {
 	}
 }
 
-// What a disk inside names lies inside too: a file beside the archive is not one of its files.
+// References of a disk in an archive are to members: a file beside the archive is not one of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
 	path := archived(t, diskOVF(), tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
@@ -133,7 +133,7 @@ func TestUnpublishedPackage(t *testing.T) {
 	}
 }
 
-// A folder has no files but those that the OVF names, so that an archive with others cannot become one.
+// A folder has only the files in the OVF, so an archive with others cannot become one.
 func TestFolderHasWhatTheOVFNames(t *testing.T) {
 	disk := tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(noise(22, 2*mib)).Bytes}
 	src, err := ova.Open(archived(t, diskOVF(), disk, tarforge.Member{Name: "notes.txt", Data: []byte("mine")}), nil)
@@ -150,7 +150,7 @@ func TestFolderHasWhatTheOVFNames(t *testing.T) {
 	require.NoError(t, out.Discard())
 }
 
-// The texts of an OVF follow other names of its files, or say why they cannot.
+// The texts of an OVF can be changed to other file names, or the reason against it is an error.
 func TestTextsWithOtherNames(t *testing.T) {
 	t.Parallel()
 	flat := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
@@ -251,7 +251,7 @@ func rewritten(
 	})
 }
 
-// What is on the storage is read back, and held against what was written.
+// The data on the storage are read back and compared with the written ones.
 func TestPackagesAreReadBack(t *testing.T) {
 	disktest.OnUnix(t, "what others do to a file that is written")
 	t.Parallel()
@@ -385,7 +385,7 @@ func openedPackage(t *testing.T, path string) *ova.Package {
 	return p
 }
 
-// warnings are the codes of what is wrong with a package.
+// warnings returns the codes of faults of a package.
 func warnings(p *ova.Package) (out []string) {
 	for _, i := range p.Issues() {
 		if i.Effect >= ondisk.Warn {
@@ -467,7 +467,7 @@ func TestOneBadReference(t *testing.T) {
 	requireDisk(t, p, p.Disks()[0], data)
 }
 
-// The files of an OVF may lie in folders inside of its own, and nowhere else.
+// The files of an OVF may be in folders below its own, and nowhere else.
 func TestFilesInSubfolders(t *testing.T) {
 	data := noise(33, 2*mib)
 	dir, outside := t.TempDir(), t.TempDir()
@@ -494,7 +494,7 @@ func TestFilesInSubfolders(t *testing.T) {
 	require.NoError(t, p.Unchanged())
 }
 
-// What an OVF lists and does not call a disk is a file beside it, with a verdict by its own name.
+// A file that an OVF lists but does not call a disk is a separate file, with its own verdict.
 func TestUnnamedImageBesideAnOVF(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "a.vmdk", vmdkforge.NewSparse(noise(34, mib)).Bytes)
@@ -505,7 +505,7 @@ func TestUnnamedImageBesideAnOVF(t *testing.T) {
 	opened(t, filepath.Join(dir, "a.vmdk"))
 }
 
-// A scan reads little to know what an OVF is and which disks belong to it. One that cannot be read has none.
+// A scan reads little to recognize an OVF and its disks. An unreadable one has none.
 func TestIdentify(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "50%20.vmdk", nil)
@@ -528,7 +528,7 @@ func TestIdentify(t *testing.T) {
 	require.Equal(t, image.Bare, id.Kind)
 }
 
-// An OVF that is not the first member is found, and said: DSP0243 2.1.1, section 5.3, has it first.
+// An OVF that is not the first member is found, and reported: DSP0243 2.1.1, section 5.3, requires it first.
 func TestOVFNotFirst(t *testing.T) {
 	disk := tarforge.Member{Name: "disk.raw", Data: make([]byte, 512)}
 	text := tarforge.Member{Name: "vm.ovf", Data: []byte(envelope(`ovf:href="disk.raw"`))}
@@ -538,7 +538,7 @@ func TestOVFNotFirst(t *testing.T) {
 	requireDisk(t, p, p.Disks()[0], disk.Data)
 }
 
-// A file in chunks is known beside an OVF as in an archive.
+// A file in chunks is recognized beside an OVF as in an archive.
 func TestChunksBesideAnOVF(t *testing.T) {
 	dir := t.TempDir()
 	path := imagetest.Write(t, dir, "vm.ovf", []byte(envelope(`ovf:href="disk.vmdk" ovf:chunkSize="512"`)))

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What cannot be written as it must be is refused before a file is made.
+// A package that cannot be written correctly is refused before a file is made.
 func TestCopiesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	own, disk := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk")

@@ -47,7 +47,7 @@ func sparse(name string) tarforge.Member {
 	return tarforge.Member{Name: name, Data: vmdkforge.NewSparse(noise(41, mib)).Bytes}
 }
 
-// What no reader of packages can make one of is refused when it is opened.
+// An invalid package is refused when it is opened.
 func TestArchivesThatAreNoPackages(t *testing.T) {
 	t.Parallel()
 	one := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
@@ -201,7 +201,7 @@ func TestDigests(t *testing.T) {
 	}
 }
 
-// What differs beside disks is said.
+// Differences outside the disks are reported.
 func TestDifferences(t *testing.T) {
 	t.Parallel()
 	disk, own, notes := sparse("disk.vmdk"), envelope(`ovf:href="disk.vmdk"`), text("notes.txt", "mine")
@@ -298,7 +298,7 @@ func TestBlocksOfTheOVF(t *testing.T) {
 	}
 }
 
-// A name is as long as it stands in the OVF, also where the file of that name has a shorter one.
+// A name is as long as in the OVF, even if the file of that name has a shorter one.
 func TestLongNamesInAnOVF(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -46,7 +46,7 @@ func TestFilesThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// rewrites writes a package of which one disk is copied by a job, and returns its files.
+// rewrites writes a package with one disk copied by a job, and returns its files.
 func rewrites(t *testing.T, src *ova.Package, img *image.Image, behind, path string) (map[string]string, error) {
 	t.Helper()
 	for _, name := range disktest.Names(t, behind) {
@@ -75,8 +75,8 @@ func rewrites(t *testing.T, src *ova.Package, img *image.Image, behind, path str
 	return files, errors.Join(err, out.Discard())
 }
 
-// Room that cannot be asked for is no room. A call that fails is an error, or done once more: the kernel divides long
-// ones. All files are flushed after the last byte, and before their names.
+// Unknown free space is no refusal. A failing call is an error, or is repeated: the kernel divides long ones. All files
+// are flushed after the last byte, and before they get their names.
 func TestCallsThatFail(t *testing.T) {
 	own := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`, `ovf:href="more.img"`))
 	disk := text("disk.vmdk", string(vmdkforge.NewSparse(noise(41, 256*sector)).Bytes))

@@ -43,7 +43,7 @@ func archive(t *testing.T, format tar.Format, names ...string) []byte {
 	return b.Bytes()
 }
 
-// The index says what the standard library's reader says, for all formats and for names that need extended headers.
+// The index equals the standard library's, for all formats and for names that need extended headers.
 func TestTarIndex(t *testing.T) {
 	long := strings.Repeat("n", 150) + ".vmdk"
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX, tar.FormatGNU} {
@@ -283,7 +283,7 @@ func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 	}
 }
 
-// Of a global header that is wrong in one record archive/tar gives none, and the others would be missed.
+// archive/tar returns no record of a global header with one wrong record, so the others would be missed.
 func TestWrongGlobalHeaders(t *testing.T) {
 	const evil, wrong = "13 path=evil\n", "13 mtime=abc\n"
 	for _, text := range []string{evil, wrong + evil, wrong, "9 size=x\n"} {

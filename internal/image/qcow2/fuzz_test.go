@@ -22,8 +22,8 @@ func folder(f *disktest.MemFile) *driver.Source {
 	return &driver.Source{File: f, Parent: func(driver.ParentRef) (*driver.Image, error) { return parent, nil }}
 }
 
-// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies after that, as two short inputs. A
-// hole of so many bytes follows.
+// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and the data after it, as two short inputs. A
+// hole of this many bytes follows.
 func FuzzQcow2(f *testing.F) {
 	const bits, headSize = 9, 256
 	data := bytes.Repeat([]byte("cluster of a disk"), 302)
@@ -96,7 +96,7 @@ func FuzzQcow2(f *testing.F) {
 			}
 			issues, err := img.Check()
 			require.NoError(t, err)
-			// What is compressed can be damaged all the same.
+			// Compressed data can be damaged too.
 			disktest.ReadSound(t, img.Disk, issues, func(t *testing.T, err error) {
 				t.Helper()
 				require.ErrorContains(t, err, "qcow2 compressed cluster")

@@ -31,7 +31,7 @@ const (
 	mib    = 1 << 20
 )
 
-// qemuOptions are what qemu-img creates in different ways.
+// qemuOptions are variants of qemu-img create.
 var qemuOptions = []string{
 	"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10",
 	"compat=0.10,cluster_size=1k", "compat=1.1", "extended_l2=on", "extended_l2=on,cluster_size=16k",
@@ -149,7 +149,7 @@ func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 	}
 }
 
-// External data files, whose first cluster has data of the disk, read as qemu-img reads them.
+// External data files, whose first cluster has data of the disk, read like in qemu-img.
 func TestDataFileByQemuImg(t *testing.T) {
 	data := imagetest.Noise(2, 5*mib+3*sector)
 	clear(data[2*mib : 4*mib+100])
@@ -179,7 +179,7 @@ func TestDataFileByQemuImg(t *testing.T) {
 	}
 }
 
-// A name of an external data file leads to a plain file beside the image, and what QEMU refuses in one is refused.
+// The name of an external data file refers to a plain file beside the image, and names that QEMU refuses are refused.
 func TestDataFileIsRefused(t *testing.T) {
 	data := imagetest.Noise(3, 128*kib)
 	forged := func(name string, change func(q *qcow2forge.File)) string {
@@ -217,7 +217,7 @@ func TestDataFileIsRefused(t *testing.T) {
 	}
 }
 
-// asRaw is what qemu-img reads in an image.
+// asRaw returns the disk that qemu-img reads in an image.
 func asRaw(t *testing.T, path string) []byte {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "qemu.img")
@@ -296,7 +296,7 @@ func TestQcow2ParentWithoutFormat(t *testing.T) {
 	b := disktest.ReadFile(t, top)
 	i := bytes.Index(b, []byte{0xe2, 0x79, 0x2a, 0xca})
 	require.Positive(t, i)
-	b[i] = 0 // now it is an extension that is not known
+	b[i] = 0 // an unknown extension
 	imagetest.Write(t, dir, "top.qcow2", b)
 	img := imagetest.Open(t, top)
 	require.Equal(t, "raw", img.Chain[0].Format)
@@ -389,7 +389,7 @@ func TestCorpusChainIsNotComplete(t *testing.T) {
 	}
 }
 
-// What is wrong with a base is wrong with what is seen through an overlay: a copy of that would be one of stale tables.
+// Faults of a base are faults of its overlay, whose copy would contain stale tables.
 func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	dir := t.TempDir()
 	base := filepath.Join(dir, "base.qcow2")

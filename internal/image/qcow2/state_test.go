@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// created is an empty image of qemu-img, with what qemu-io then does to it.
+// created is an empty image of qemu-img, changed by qemu-io.
 func created(t *testing.T, options, size string, commands ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
@@ -111,7 +111,7 @@ func TestQcow2Bitmaps(t *testing.T) {
 	requireClean(t, img)
 }
 
-// The ranges of a bitmap are those that qemu-nbd serves of it.
+// The ranges of a bitmap equal those served by qemu-nbd.
 func TestQcow2BitmapOfWrites(t *testing.T) {
 	for _, granularity := range []string{"512", "64k", "1M"} {
 		path := created(t, "compat=1.1,cluster_size=512", "9999872") // no multiple of 64 KiB
@@ -235,7 +235,7 @@ func TestUnfinishedQcow2IsNoImage(t *testing.T) {
 	require.False(t, bytes.HasPrefix(b, []byte("QFI")))
 }
 
-// What lies on a MiB of the disk lies on 4 KiB of the file, whatever the clusters of the source are.
+// Data on a MiB of the disk are on 4 KiB of the file, for any cluster size of the source.
 func TestQcow2PlacesAreAligned(t *testing.T) {
 	path := created(t, "cluster_size=512", "4M", "write -P 7 512 3M")
 	img := writeQcow2(t, imagetest.Open(t, path), "v3")
@@ -246,7 +246,7 @@ func TestQcow2PlacesAreAligned(t *testing.T) {
 	}
 }
 
-// qemuCheck is what qemu-img finds: an exit code of 2 or 3 says that it found something.
+// qemuCheck is the result of qemu-img check: an exit code of 2 or 3 means a finding.
 func qemuCheck(t *testing.T, path string) (corruptions, leaks int) {
 	t.Helper()
 	out, err := exec.Command(disktest.Tool(t, "qemu-img"), "check", "--output=json", "-f", "qcow2", path).Output()
@@ -258,7 +258,7 @@ func qemuCheck(t *testing.T, path string) (corruptions, leaks int) {
 	return found.Corruptions, found.Leaks
 }
 
-// What we say of the tables is what qemu-img says.
+// Our findings about the tables equal those of qemu-img.
 func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
@@ -335,7 +335,7 @@ func TestQcow2RefcountsOfAllSizes(t *testing.T) {
 	}
 }
 
-// A snapshot that is not listed any longer leaves its clusters behind.
+// An unlisted snapshot leaves its clusters behind.
 func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	path := created(t, "compat=1.1", "4M", "write -P 1 0 1M")
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "state", path)
@@ -380,7 +380,7 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "cluster_size=1k", path, "1M")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 1M", path)
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "before", path)
-	// gives the present state an L2 table of its own
+	// gives the current state its own L2 table
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 1k", path)
 	issues, err := imagetest.Open(t, path).Check()
 	require.NoError(t, err)
@@ -403,7 +403,7 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 
 func TestHostileQcow2(t *testing.T) { hostile.Check(t, hostile.Qcow2(), imagetest.Issues) }
 
-// The hostile images differ from a good one in nothing but what they change.
+// The hostile images differ from a valid one only in their changes.
 func TestForgedQcow2IsValid(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
 	qcow2forge.New(hostile.Disk(), 16).Write(t, path)

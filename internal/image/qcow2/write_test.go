@@ -26,14 +26,14 @@ func (s sheet) WriteAt(p []byte, off int64) (int, error) {
 func (s sheet) Truncate(int64) error { return nil }
 func (s sheet) Sync() error          { return nil }
 
-// noiseOf is n bytes that nothing packs.
+// noiseOf returns n incompressible bytes.
 func noiseOf(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never returns an error
 	return b
 }
 
-// QEMU inflates with a window of 4 KiB: what repeats further back must not be referred to.
+// QEMU inflates with a window of 4 KiB, so there must be no references beyond it.
 func TestPackedClustersKeepTheWindow(t *testing.T) {
 	p := &packedTarget{target: newTarget(nil, 1<<20, 16, 3)}
 	near := bytes.Repeat(noiseOf(3000), 20)
@@ -47,8 +47,8 @@ func TestPackedClustersKeepTheWindow(t *testing.T) {
 	require.Equal(t, far, packed[:len(far)])
 }
 
-// Packed clusters of any length, with jumps that ask for L2 tables, over several refcount blocks: no two share a
-// byte, and all refcounts are right.
+// Compressed clusters of any length, with jumps that need L2 tables, over several refcount blocks: no two share a byte,
+// and all refcounts are right.
 func TestPackedPlacesAreDisjoint(t *testing.T) {
 	for seed := range uint64(9) {
 		f := sheet{}
@@ -91,7 +91,7 @@ func TestPackedPlacesAreDisjoint(t *testing.T) {
 	}
 }
 
-// The refcount table lies in one piece, and in clusters that one refcount block counts.
+// The refcount table is contiguous, in clusters counted by one refcount block.
 func TestRefcountTableDoesNotStraddle(t *testing.T) {
 	for _, back := range []int64{0, 1, 2, 3, 5} {
 		f := sheet{}
@@ -130,7 +130,7 @@ func (s steps) WriteAt(p []byte, off int64) (int, error) {
 func (s steps) Truncate(size int64) error { return s.do(fmt.Sprintf("truncate to %d", size)) }
 func (s steps) Sync() error               { return s.do("sync") }
 
-// Tables are written as soon as they are full. Each of these writes can fail, and the header comes behind all of them.
+// Tables are written as soon as they are full. Each of these writes can fail, and the header follows all of them.
 func TestWritesOfTables(t *testing.T) {
 	const bits, cluster = 9, 512
 	for _, n := range []int64{cluster, cluster - 100} { // stored plainly, and packed

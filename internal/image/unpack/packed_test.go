@@ -38,7 +38,7 @@ func sample(n int) []byte {
 	return b
 }
 
-// made returns what a program writes to its output for some input.
+// made returns the output of a program for some input.
 func made(t testing.TB, input []byte, tool string, args ...string) []byte {
 	t.Helper()
 	return []byte(disktest.RunInput(t, string(input), tool, args...))
@@ -97,7 +97,7 @@ func TestStreamsOfTools(t *testing.T) {
 	}
 }
 
-// Files that were joined unpack to what their parts do, and so does one of nothing.
+// Concatenated files unpack to the concatenation of their parts, and an empty file to nothing.
 func TestJoinedStreams(t *testing.T) {
 	one, two := sample(70001), bytes.Repeat([]byte("of a second file\n"), 3000)
 	for stream, tool := range tools {
@@ -118,7 +118,7 @@ func TestJoinedStreams(t *testing.T) {
 	}
 }
 
-// gzip and xz say what padding is: zeros after the end, of xz in fours and between streams too.
+// gzip and xz define padding: zeros after the end, for xz in multiples of four and between streams too.
 func TestPadding(t *testing.T) {
 	want := sample(5000)
 	for _, c := range []struct {
@@ -233,7 +233,7 @@ func (f failing) ReadAt(p []byte, off int64) (int, error) {
 	return f.Reader.ReadAt(p, off)
 }
 
-// A few bytes that stand for nothing can be repeated for ever.
+// A few bytes without output can be repeated for ever.
 func TestBytesThatUnpackToNothing(t *testing.T) {
 	for stream, nothing := range map[string][]byte{
 		Gzip:  made(t, nil, "gzip", "-c"),
@@ -250,7 +250,7 @@ func TestBytesThatUnpackToNothing(t *testing.T) {
 	}
 }
 
-// What cannot be made smaller is not idle, however much of it one call reads.
+// Incompressible data count as progress, however much of them one call reads.
 func TestLargeReads(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 17<<20)
@@ -263,7 +263,7 @@ func TestLargeReads(t *testing.T) {
 	require.True(t, bytes.Equal(noise, b))
 }
 
-// A header can ask for more memory than any program writes for.
+// A header can request more memory than any program needs.
 func TestWindowsAreBounded(t *testing.T) {
 	_, _, err := unpacked(Zstd, made(t, sample(1000), "zstd", "-q", "-c", "--long=27"))
 	require.ErrorIs(t, err, ondisk.ErrLimit)
@@ -281,7 +281,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// A block takes its dictionary whether it fills it or not, and a file can have millions of blocks.
+// A block allocates its dictionary whether it fills it or not, and a file can have millions of blocks.
 func TestDictionariesOfManyBlocks(t *testing.T) {
 	one := made(t, []byte("a"), "xz", "-c", "-9")
 	_, _, err := unpacked(XZ, bytes.Repeat(one, 40))
@@ -395,8 +395,8 @@ func TestZipMethods(t *testing.T) {
 	}
 }
 
-// Zeros take no room where they are unpacked, so that only the number of bytes bounds the work. bzip2 packs 45 MB of
-// them into some 40 bytes; what the other formats can say is never refused.
+// Unpacked zeros take no room, so only the number of bytes bounds the work. bzip2 compresses 45 MB of them to some 40
+// bytes; the limits of the other formats are never reached.
 func TestGrowth(t *testing.T) {
 	zeros := make([]byte, 64*units.MiB)
 	for _, tc := range []struct {
@@ -429,8 +429,8 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// A file of a zip archive that is too large for its packed bytes is refused before it is unpacked, by what the archive
-// says of it; one that says less ends there.
+// A file of a zip archive that is too large for its packed bytes is refused before it is unpacked, from its size in the
+// archive; one with a smaller stated size ends there.
 func TestGrowthOfZip(t *testing.T) {
 	_, err := (&archive{}).open(&zip.File{FileHeader: zip.FileHeader{
 		Name: "a.img", UncompressedSize64: 900 << 30, CompressedSize64: 1 << 20, Method: bzipped,
@@ -539,7 +539,7 @@ func TestClaimOfZip64IsBounded(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// holes is a file with bytes behind a hole.
+// holes is a file with bytes after a hole.
 type holes struct {
 	*bytes.Reader
 	from int64

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Expected sizes and places are those of VDICore.h.
+// Expected sizes and offsets are those of VDICore.h.
 func TestStructSize(t *testing.T) {
 	require.Equal(t, 0x48+400, atMagic+binary.Size(header{}))
 	b := ondisk.Encode(binary.LittleEndian, &header{
@@ -30,7 +30,7 @@ func TestStructSize(t *testing.T) {
 	}
 }
 
-// forged makes a VDI of three blocks of 4 KiB, of which the first and the third are stored in reverse order.
+// forged makes a VDI of three blocks of 4 KiB, with the first and the third stored in reverse order.
 func forged() forge.Bytes {
 	f := make(forge.Bytes, 0x400+2*4096)
 	f.U32(0x40, 0xbeda107f)
@@ -60,7 +60,7 @@ func openBytes(b []byte) (*driver.Image, error) {
 	return open(&driver.Source{File: disktest.NewMemFile("disk.vdi", b, int64(len(b)))})
 }
 
-// A disk whose blocks lie anywhere, and that ends inside its last block.
+// A disk with blocks in any order, which ends inside its last block.
 func TestForged(t *testing.T) {
 	f := forged()
 	img, err := openBytes(f)
@@ -89,14 +89,14 @@ func TestForged(t *testing.T) {
 		require.Equal(t, want, issues[0].Text)
 	}
 
-	// VirtualBox and QEMU take the rest of a last sector for a whole one.
+	// VirtualBox and QEMU treat a partial last sector as a whole one.
 	f.U64(0x170, 3*4096-1000)
 	img, err = openBytes(f)
 	require.NoError(t, err)
 	require.Equal(t, int64(3*4096-512), img.Disk.Size())
 }
 
-// What cannot be right names its field; what is of another make says what to do.
+// An invalid field is named; an image of another program has a remedy.
 func TestHostile(t *testing.T) {
 	type change func(f forge.Bytes)
 	u8 := func(at int64, v uint8) change { return func(f forge.Bytes) { f.U8(at, v) } }
@@ -159,7 +159,7 @@ func TestHostile(t *testing.T) {
 	require.ErrorIs(t, issues[0].Err, ondisk.ErrFormat)
 }
 
-// What is stored in the last block that an entry can name, and what was discarded after it, are not neighbours.
+// Data in the last addressable block and discarded blocks after it are not adjacent.
 func TestLastBlocks(t *testing.T) {
 	f := forged()
 	f.U32(0x178, 512)

@@ -30,7 +30,7 @@ func noisy(size int) []byte {
 	return data
 }
 
-// What qemu-img writes is read, and what is written is read by qemu-img.
+// Output of qemu-img can be read, and our output can be read by qemu-img.
 func TestByQemuImg(t *testing.T) {
 	for _, size := range []int{512, 3*mib + 5*512, 9*mib - 512, 12 * mib} {
 		data := noisy(size)
@@ -59,7 +59,7 @@ func TestByQemuImg(t *testing.T) {
 	}
 }
 
-// onMebibytes wants every MiB of the disk that is stored to lie on one of the file.
+// onMebibytes requires that every stored MiB of the disk is on one of the file.
 func onMebibytes(t *testing.T, img *image.Image) {
 	t.Helper()
 	for off := int64(0); off < img.Disk.Size(); off += mib {
@@ -129,7 +129,7 @@ func TestCallsThatFail(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// VirtualBox checks what qemu-img does not look at. Source: VDI.cpp, vdiValidateHeader.
+// VirtualBox checks fields that qemu-img ignores. Source: VDI.cpp, vdiValidateHeader.
 func TestHeaderForVirtualBox(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
 	for sub, kind := range map[string]uint32{"dynamic": 1, "fixed": 2} {

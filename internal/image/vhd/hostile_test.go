@@ -25,7 +25,7 @@ func dynamicVHD() *vhdforge.File {
 	return vhdforge.New(imagetest.Noise(31, vhdSize), vhdforge.Layout{ID: 5})
 }
 
-// What can be read, and what a copy must not pass over in silence.
+// Readable images with faults that a copy must not ignore.
 func TestOddFixedVHDs(t *testing.T) {
 	fixedEnd := fmt.Sprintf("%#x", vhdSize)
 	for _, tc := range []struct {
@@ -75,7 +75,7 @@ func TestOddFixedVHDs(t *testing.T) {
 	}
 }
 
-// A footer that cannot be believed is not a place for data all the same.
+// An invalid footer is still not a place for data.
 func TestVHDBlockOverADamagedFooter(t *testing.T) {
 	v := dynamicVHD()
 	v.U8(v.Footer+200, 1)

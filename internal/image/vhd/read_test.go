@@ -44,7 +44,7 @@ func TestFixedVHD(t *testing.T) {
 	}
 }
 
-// A sector whose bit is clear reads as zero, whatever stands in its place.
+// A sector whose bit is clear reads as zero, whatever its bytes are.
 func TestDynamicVHD(t *testing.T) {
 	for name, stored := range map[string]func(s int64) bool{
 		"full bitmaps":           nil,
@@ -185,7 +185,7 @@ func TestVHDByQemuImg(t *testing.T) {
 	}
 }
 
-// virtualSize is what qemu-img says.
+// virtualSize returns the size from qemu-img.
 func virtualSize(t *testing.T, path string) int64 {
 	t.Helper()
 	_, after, ok := strings.Cut(disktest.Output(t, "qemu-img", "info", "-f", "vpc", path), "(")
@@ -238,7 +238,7 @@ func TestHostileVHDsThatAreKept(t *testing.T) {
 	require.Equal(t, 7, seen)
 }
 
-// A read meets an entry that leaves the data. Of blocks that share a place only the walk knows.
+// A read finds an entry outside the data. Only the walk finds blocks that share a place.
 func TestReadsOfHostileVHDTables(t *testing.T) {
 	seen := 0
 	for _, r := range hostile.VHD() {
@@ -314,8 +314,8 @@ func TestVHDChain(t *testing.T) {
 	}
 }
 
-// Windows 10 wrote this child; its bitmap, read by hand, has 18 sectors of the first block, and every sector with data
-// is one of them. The parent is not in the corpus, so a disk of a pattern takes its place.
+// A child written by Windows 10; its bitmap, read by hand, has 18 sectors of the first block, and every sector with
+// data is among them. The parent is not in the corpus, so a disk with a pattern replaces it.
 func TestDifferencingVHDByWindows(t *testing.T) {
 	path := disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz")
 	file := disktest.ReadFile(t, path)
@@ -336,7 +336,7 @@ func TestDifferencingVHDByWindows(t *testing.T) {
 	imagetest.NoDamage(t, img)
 }
 
-// What is wrong with a parent is wrong with the disk.
+// Faults of a parent are faults of the disk.
 func TestVHDChainTellsOfItsParents(t *testing.T) {
 	dir := t.TempDir()
 	base := vhdforge.New(imagetest.Noise(27, 5*mib), vhdforge.Layout{ID: 0xd0})

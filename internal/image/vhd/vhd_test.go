@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Expected sizes and places are those of VHD 1.0.
+// Expected sizes and offsets are those of VHD 1.0.
 func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 512, binary.Size(rawFooter{}), "footer")
 	assert.Equal(t, 1024, binary.Size(dynamicHeader{}), "dynamic header")
@@ -176,7 +176,7 @@ func requireClass(t *testing.T, err error) {
 	require.NoError(t, err)
 }
 
-// FuzzVHD reads anything as the front and the end of a VHD, with a hole of so many bytes between.
+// FuzzVHD reads anything as the start and the end of a VHD, with a hole of this many bytes between.
 func FuzzVHD(f *testing.F) {
 	add := func(v *vhdforge.File, n int64) {
 		n = min(n, v.Footer)
@@ -257,7 +257,7 @@ func readFuzzed(t *testing.T, file *disktest.MemFile) {
 		return
 	}
 
-	// What was read can be the template of a copy.
+	// A disk that was read can be the template of a copy.
 	for _, sub := range Format.Subformats {
 		f, err := os.CreateTemp(t.TempDir(), "copy")
 		require.NoError(t, err)

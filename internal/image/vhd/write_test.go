@@ -59,7 +59,7 @@ func TestWrittenVHDsReadBack(t *testing.T) {
 	}
 }
 
-// onPages wants every MiB of the disk that is stored to lie on a 4 KiB boundary of the file.
+// onPages requires that every stored MiB of the disk is on a 4 KiB boundary of the file.
 func onPages(t *testing.T, img *image.Image) {
 	t.Helper()
 	for off := int64(0); off < img.Disk.Size(); off += mib {
@@ -109,7 +109,7 @@ func TestVHDTableIsWrittenInPieces(t *testing.T) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// QEMU takes the size of a disk by "vpc " from the geometry. Where that covers less, the creator has to go.
+// QEMU takes the size of a disk by "vpc " from the geometry. If that covers less, the creator has to change.
 func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 	for _, tc := range []struct {
 		creator string
@@ -213,7 +213,7 @@ func TestHugeSparseVHD(t *testing.T) {
 	require.Less(t, calls, 2000)
 }
 
-// The names that stand in a footer of a disk that was none before.
+// Names in the footer of a disk that had another format.
 func TestNewVHDSaysWhoMadeIt(t *testing.T) {
 	src := sparseRaw(t, 10*mib)
 	path := filepath.Join(t.TempDir(), "disk.vhd")

@@ -17,8 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right after it, since no
-// mutation would hit them.
+// fuzzed is an image with fuzzed metadata; checksums are updated, since no mutation would hit them.
 type fuzzed struct{ header, regions, meta, bat, log []byte }
 
 // cut returns the parts of a forged image.
@@ -44,7 +43,7 @@ func (z fuzzed) file() *disktest.MemFile {
 		seal(out)
 		return out
 	}
-	// Of the log, the sums of those entries are made right that lie in it completely.
+	// In the log, the checksums of complete entries are updated.
 	log := make([]byte, (len(z.log)+sectorSize-1)/sectorSize*sectorSize)
 	copy(log, z.log)
 	for at := 0; at+sectorSize <= len(log); at += sectorSize {
@@ -138,7 +137,7 @@ func readSome(t *testing.T, img *driver.Image) {
 	}
 }
 
-// Expected sizes and places are those of [MS-VHDX].
+// Expected sizes and offsets are those of [MS-VHDX].
 func TestStructSizes(t *testing.T) {
 	for _, s := range []struct {
 		name string

@@ -36,15 +36,15 @@ func second(v *vhdxforge.File) vhdxforge.Entry {
 	}
 }
 
-// notByQemu are the logs that qemu 7.2 does not replay as the specification says: it reads several sectors of
-// descriptors to one place, takes the entries at the start of the ring for a sequence of their own, and does not let
-// the file grow to a whole MiB.
+// notByQemu lists logs that qemu 7.2 does not replay according to the specification: it reads several sectors of
+// descriptors to one place, treats the entries at the start of the ring as a separate sequence, and does not let the
+// file grow to a whole MiB.
 var notByQemu = map[string]bool{
 	"many descriptors": true, "sequence around the end of the ring": true,
 	"a file that grows to its last offset": true,
 }
 
-// replays are logs, and what the disk holds when they are replayed. Expected bytes come from the entries; qemu-img,
+// replays are logs, and the content of the disk after their replay. Expected bytes come from the entries; qemu-img,
 // which replays a log into the file, agrees.
 var replays = map[string]func() (*vhdxforge.File, []byte){
 	"data": func() (*vhdxforge.File, []byte) {
@@ -176,7 +176,7 @@ var replays = map[string]func() (*vhdxforge.File, []byte){
 		return v, want
 	},
 	"region tables and metadata": func() (*vhdxforge.File, []byte) {
-		// The log moves the BAT behind the blocks.
+		// The log moves the BAT after the blocks.
 		v, want := dirty(1)
 		bat := int64(len(v.Bytes))
 		v.Bytes = append(v.Bytes, v.Bytes[v.BAT:v.BAT+mib]...)
@@ -225,7 +225,7 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 	}
 }
 
-// What stands before the tail of the newest entry is in the file already, and may have been overwritten there since.
+// Data before the tail of the newest entry are in the file already, and may have been overwritten there since.
 func TestVHDXReplayBeginsAtTheTail(t *testing.T) {
 	v, want := dirty(1)
 	clear(want[mib : mib+4*kib])
@@ -325,7 +325,7 @@ func TestVHDXRefusesLogs(t *testing.T) {
 	}
 }
 
-// A log full of entries that reach into each other, or that name a tail which is missing, takes no time to speak of.
+// A log full of entries that overlap, or with a missing tail, takes little time.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
 	for name, change := range map[string]func(e forge.Bytes, i int64){
 		// the tail is the first entry, whose number 0 is not one

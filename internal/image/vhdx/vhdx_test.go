@@ -276,7 +276,7 @@ func TestHostileVHDX(t *testing.T) { hostile.Check(t, hostile.VHDX(), imagetest.
 // guidOf is the DataWriteGuid of link n of a chain.
 func guidOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
-// childOf is a disk that completes link n-1 of a chain.
+// childOf is a disk whose parent is link n-1 of a chain.
 func childOf(n int, parent string, l vhdxforge.Layout) *vhdxforge.File {
 	l.DataWrite = guidOf(n)
 	l.Parent = map[string]string{
@@ -286,13 +286,13 @@ func childOf(n int, parent string, l vhdxforge.Layout) *vhdxforge.File {
 	return vhdxforge.New(l)
 }
 
-// putPartial stores those sectors of a block that present wants, in the file and in what is expected.
+// putPartial stores the sectors of a block selected by present, in the file and in the expected data.
 func putPartial(v *vhdxforge.File, want, data []byte, block int64, present func(sector int64) bool) {
 	part := make([]byte, v.Block)
 	for s := block * v.Block / v.Logical; s < (block+1)*v.Block/v.Logical && s*v.Logical < v.Size; s++ {
 		off := s * v.Logical
 		from := data[off : off+v.Logical]
-		copy(part[off-block*v.Block:], from) // what is not present is rubbish in the block
+		copy(part[off-block*v.Block:], from) // sectors that are not present are rubbish in the block
 		if present(s) {
 			copy(want[off:], from)
 		}
@@ -355,7 +355,7 @@ func TestVHDXChain(t *testing.T) {
 	}
 }
 
-// The sector bitmap of the second chunk is another block of the file than that of the first.
+// The sector bitmap of the second chunk is in another block of the file than that of the first.
 func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
 	const size = 4<<30 + 2*mib
 	dir := t.TempDir()

@@ -54,7 +54,7 @@ func PutNTFS(f forge.Bytes, lba, sectors int64) {
 	boot.U16(tableforge.MBRMagic, 0xaa55)
 	f.Put(lba*512, boot)
 	f.Put((lba+sectors-1)*512, boot)
-	f.Text((lba+4*8)*512, "FILE") // all that blkid wants of the record of $MFT
+	f.Text((lba+4*8)*512, "FILE") // all that blkid needs of the record of $MFT
 	f.Put((lba+4*8)*512+3<<10, NTFSVolumeRecord("forged"))
 }
 
@@ -86,7 +86,7 @@ func NTFSVolumeRecord(label string) forge.Bytes {
 	add(0x70, []byte{0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0})
 	r.U32(at, 0xffffffff)
 	r.U32(0x18, uint32(at+8))
-	r.U16(fixups, 1) // stands at the end of both sectors, whose own bytes, zeros, follow here
+	r.U16(fixups, 1) // the end of both sectors, whose own bytes, zeros, follow here
 	r.U16(510, 1)
 	r.U16(1022, 1)
 	return r
@@ -122,7 +122,7 @@ func PutFAT16(f forge.Bytes, lba, sectors int64) {
 	}
 }
 
-// Places in an ext superblock, which stands 1024 bytes into the volume. Spec: Linux,
+// Offsets in an ext superblock, which is at byte 1024 of the volume. Spec: Linux,
 // Documentation/filesystems/ext4/super.rst.
 const (
 	ExtSuper          = 1024

@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// LogFile is a $LogFile of Windows XP that was in use, with a checkpoint and what follows it in one page. Spec:
-// ntfs-3g, include/ntfs-3g/logfile.h; Linux, fs/ntfs3/fslog.c.
+// LogFile is an open $LogFile of Windows XP, with a checkpoint and the following records in one page. Spec: ntfs-3g,
+// include/ntfs-3g/logfile.h; Linux, fs/ntfs3/fslog.c.
 type LogFile struct {
 	forge.Bytes
 	at, last int64 // places in the log: of the next record, and of the last one
@@ -97,7 +97,7 @@ func OnCluster(op uint16, lcn int64) []byte {
 	return logged(op, logAnySlot, 0, 0, make([]byte, 8), uint64(lcn))
 }
 
-// checkpoint writes a checkpoint that knows the data of $MFT and of another file as open attributes.
+// checkpoint writes a checkpoint with the data of $MFT and of another file as open attributes.
 func (l *LogFile) checkpoint() {
 	start := l.add(1, logged(0, 0, 0, 0, nil))
 	table := make(forge.Bytes, 0x18+2*0x2c)

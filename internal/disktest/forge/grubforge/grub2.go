@@ -21,8 +21,8 @@ type Entry struct {
 	Sectors uint16
 }
 
-// PutBoot writes what matters of boot.img over the code of a sector: the first sector of core.img, the instruction
-// that reads it, and the texts.
+// PutBoot writes the relevant parts of boot.img over the code of a sector: the first sector of core.img, the
+// instruction that reads it, and the texts.
 func PutBoot(f forge.Bytes, lba int64, core uint64) {
 	b := f[lba*512:]
 	clear(b[:440])
@@ -35,8 +35,8 @@ func PutBoot(f forge.Bytes, lba int64, core uint64) {
 	b.U16(tableforge.MBRMagic, 0xaa55)
 }
 
-// PutCore writes what matters of the first sector of core.img: the instructions that walk the list, the texts, and
-// the list.
+// PutCore writes the relevant parts of core.img's first sector: the instructions that walk the list, the texts, and the
+// list.
 func PutCore(f forge.Bytes, lba int64, entries ...Entry) {
 	b := f[lba*512:][:512]
 	clear(b)

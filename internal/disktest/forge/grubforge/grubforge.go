@@ -3,7 +3,7 @@ package grubforge
 
 import "github.com/trueup/trueup/internal/disktest/forge"
 
-// Stage is what the installer of GRUB legacy writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S,
+// Stage is the data that GRUB legacy's installer writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S,
 // install_func.
 type Stage struct {
 	First     uint32 // LBA of its first sector

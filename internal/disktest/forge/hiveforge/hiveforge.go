@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// Places in the base block of a registry hive, and what a test cuts it by. Spec: "Windows registry file format
+// Offsets in the base block of a registry hive, and sizes for truncation. Spec: "Windows registry file format
 // specification".
 const (
 	Sequence1      = 4
@@ -21,7 +21,7 @@ const (
 	RootCell       = 36
 	BinsSize       = 40
 	Checksum       = 508
-	Bins           = 4096  // where the bins begin, and what a bin is a multiple of
+	Bins           = 4096  // offset of the bins, and their unit
 	hiveSegment    = 16344 // bytes of long data in each of their segments
 	hiveBinHeader  = 32
 	hiveNone       = 0xffffffff
@@ -33,7 +33,7 @@ type Key struct {
 	Name   string
 	Keys   []Key
 	Values []Value
-	// kind of the list of Keys: li, lf, lh, or ri for a root of lists; empty: what Windows of that version writes
+	// kind of the list of Keys: li, lf, lh, or ri for a root of lists; empty: that of Windows of this version
 	List string
 	Wide bool // the name is UTF-16 even where it need not be
 }
@@ -111,7 +111,7 @@ func (f *builder) cell(data []byte) uint32 {
 	return uint32(at - Bins)
 }
 
-// fill makes a free cell of what is left of the last bin.
+// fill makes a free cell of the rest of the last bin.
 func (f *builder) fill() {
 	if f.room > 0 {
 		f.out.U32(int64(len(f.out)-f.room), uint32(f.room))
@@ -182,7 +182,7 @@ func (k *Key) largest(node forge.Bytes) {
 	node.U32(64, uint32(data))
 }
 
-// subkeys stores the keys below one, sorted as Windows wants them, and their list.
+// subkeys stores the subkeys of a key, in Windows' order, and their list.
 func (f *builder) subkeys(k *Key, parent uint32) uint32 {
 	keys := slices.SortedFunc(slices.Values(k.Keys), func(a, b Key) int {
 		return cmp.Compare(strings.ToUpper(a.Name), strings.ToUpper(b.Name))
@@ -206,7 +206,7 @@ func (f *builder) subkeys(k *Key, parent uint32) uint32 {
 	return f.leaf("ri", nil, leaves)
 }
 
-// leafKind returns what Windows uses: hashes since XP.
+// leafKind returns the kind of list that Windows uses: hashes since XP.
 func (f *builder) leafKind() string {
 	if f.minor >= 5 {
 		return "lh"
@@ -270,7 +270,7 @@ func (f *builder) bigData(data []byte) uint32 {
 	var segments []byte
 	count := 0
 	for part := range slices.Chunk(data, hiveSegment) {
-		spare := make([]byte, len(part)+4) // hivex takes the last 4 bytes of each cell for no data
+		spare := make([]byte, len(part)+4) // hivex does not treat the last 4 bytes of a cell as data
 		copy(spare, part)
 		segments = binary.LittleEndian.AppendUint32(segments, f.cell(spare))
 		count++
@@ -279,7 +279,7 @@ func (f *builder) bigData(data []byte) uint32 {
 	return f.cell(binary.LittleEndian.AppendUint32(out, f.cell(segments)))
 }
 
-// hiveName returns a name as it is stored, and whether each character is a byte.
+// hiveName returns a name in its stored encoding, and whether each character is one byte.
 func hiveName(name string, asWide bool) (raw []byte, compressed bool) {
 	for _, r := range name {
 		if asWide || r > 0xff {

@@ -25,7 +25,7 @@ const (
 	firstBIO = 0x80
 )
 
-// Image is a kernel with its initial RAM disk. Hole stands for a sector that no block of the file holds.
+// Image is a kernel with its initial RAM disk. Hole means a sector that no block of the file holds.
 type Image struct {
 	Name           string
 	Kernel, Initrd []int64 // LBAs
@@ -36,7 +36,7 @@ type Image struct {
 	Alias          bool // an entry with the addresses of the one before it
 }
 
-// Flags of an entry: a kernel, and one that is loaded above 1 MiB and takes an initial RAM disk.
+// Flags of an entry: a kernel, and one that is loaded above 1 MiB and has an initial RAM disk.
 const (
 	Kernel = 16
 	Modern = Kernel | 8 | 256
@@ -47,7 +47,7 @@ const Hole = -1
 
 // Install is an installation.
 type Install struct {
-	First, Second []byte // the stages; nil: what matters of them
+	First, Second []byte // the stages; nil: their relevant parts
 	Version       uint16 // of the forged ones
 	Mode          byte
 	Compact       bool
@@ -59,7 +59,7 @@ type Install struct {
 	Map           []int64 // LBAs of the file
 }
 
-// New returns an installation of LILO 24.2 by LBA, as it was usually built.
+// New returns an installation of LILO 24.2 by LBA, like the usual builds.
 func New(file []int64, images ...Image) Install {
 	return Install{Version: 0x0218, Mode: LBA32, Table: 3, Password: 20, Map: file, Images: images}
 }
@@ -71,7 +71,7 @@ type writer struct {
 	next int // sector of the file
 }
 
-// entry is an address with what it counts.
+// entry is an address with its sector count.
 type entry struct {
 	lba   int64
 	n     int
@@ -136,7 +136,7 @@ func (w *writer) addr(e entry) []byte {
 	b := []byte{byte(lba), byte(lba >> 8), drive | w.Mode, byte(lba >> 16), byte(e.n)}
 	switch {
 	case e.count && w.Mode&LBA32 == LBA32:
-		b[2] &^= Linear // the flag of LINEAR says that the count is absent
+		b[2] &^= Linear // the LINEAR flag means that the count is absent
 	case w.Mode&LBA32 == LBA32:
 		b[4] = byte(lba >> 24)
 	}
@@ -257,7 +257,7 @@ func (w *writer) second() []byte {
 	return b
 }
 
-// params returns the first sector of the second stage with what the installer fills in.
+// params returns the first sector of the second stage with the installer's fields.
 func (w *writer) params(second, keys []byte, message int) []byte {
 	b := append(forge.Bytes(nil), second[:sector]...)
 	b.U32(12, stamp)
@@ -309,10 +309,10 @@ func Sum(b []byte) uint32 {
 	return ^sum
 }
 
-// blocks are runs in what debugfs shows: "(0-11):100-111, (IND):112".
+// blocks matches runs in the output of debugfs: "(0-11):100-111, (IND):112".
 var blocks = regexp.MustCompile(`\((\d+)(?:-(\d+))?(?:\[u\])?\):(\d+)`)
 
-// Sectors returns the LBAs of a file from what "stat" of debugfs shows of it. The file system begins at sector start.
+// Sectors returns the LBAs of a file from debugfs' "stat" output. The file system begins at sector start.
 func Sectors(stat string, start, blockSize, size int64) []int64 {
 	out := make([]int64, (size+sector-1)/sector)
 	for k := range out {

@@ -188,7 +188,7 @@ const (
 	VMFSHeader     = VMFSData + 2<<20
 )
 
-// PutVMFS makes a VMFS of a version: 12, 14 and 24 stand for VMFS 3, 5 and 6.
+// PutVMFS makes a VMFS of a version: 12, 14 and 24 mean VMFS 3, 5 and 6.
 func PutVMFS(f forge.Bytes, device, major uint32, minor uint8) {
 	f.U32(VMFSDevice, 0xc001d00d)
 	f.U32(VMFSDevice+4, device)
@@ -280,7 +280,7 @@ func PutFVEBlocks(f forge.Bytes, at int64, entries []byte) {
 	}
 }
 
-// SealFVE makes the checksum behind a metadata block right.
+// SealFVE updates the checksum after a metadata block.
 func SealFVE(b forge.Bytes) {
 	n := 16 * int64(binary.LittleEndian.Uint16(b[fveLength:]))
 	b.U32(n+4, crc32.ChecksumIEEE(b[:n]))
@@ -297,7 +297,7 @@ const (
 	LUKS2JSON       = 4096
 )
 
-// LUKS2Text returns a JSON area with one segment, which begins at byte offset; iterations are those of a key slot.
+// LUKS2Text returns a JSON area with one segment at byte offset; iterations are those of a key slot.
 func LUKS2Text(offset, iterations string) string {
 	return `{"keyslots":{"0":{"type":"luks2","key_size":64,"kdf":{"type":"pbkdf2","hash":"sha256","iterations":` +
 		iterations + `,"salt":"AAAA"}}},` +

@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// Places in sector 0. Spec: IBM PC XT fixed disk; the signature is that of Windows NT.
+// Offsets in sector 0. Spec: IBM PC XT fixed disk; the signature is that of Windows NT.
 const (
 	MBRSignature = 0x1b8
 	MBREntries   = 446
@@ -17,13 +17,13 @@ const (
 	MBRMagic     = 510
 )
 
-// Slot is one slot of a partition table. The CHS bytes say "beyond CHS".
+// Slot is one slot of a partition table. Its CHS bytes mean "beyond CHS".
 type Slot struct {
 	Flag, Type     byte
 	Start, Sectors uint32
 }
 
-// NewMBR returns a disk of so many sectors with a partition table.
+// NewMBR returns a disk of this many sectors with a partition table.
 func NewMBR(sectors int, entries ...Slot) forge.Bytes {
 	f := make(forge.Bytes, sectors*512)
 	f.U32(MBRSignature, 0x1b2c3d4e)
@@ -76,13 +76,13 @@ const (
 	gptHeaderLength = 92
 )
 
-// gptBasicData is the type "Microsoft basic data", ebd0a0a2-b9e5-4433-87c0-68b6b72699c7, as it stands on the disk.
+// gptBasicData is the type "Microsoft basic data", ebd0a0a2-b9e5-4433-87c0-68b6b72699c7, in its encoding on disk.
 var gptBasicData = []byte{
 	0xa2, 0xa0, 0xd0, 0xeb, 0xe5, 0xb9, 0x33, 0x44, 0x87, 0xc0, 0x68, 0xb6, 0xb7, 0x26, 0x99, 0xc7,
 }
 
-// NewGPT returns a disk of so many sectors of a size in bytes with a protective MBR and both copies of a table of
-// slots entries.
+// NewGPT returns a disk with this many sectors of a size, a protective MBR and both copies of a table with slots
+// entries.
 func NewGPT(sector int64, sectors, slots int64, entries ...GPTEntry) forge.Bytes {
 	f := make(forge.Bytes, sectors*sector)
 	PutSlot(f, 0, 0, Slot{Type: 0xee, Start: 1, Sectors: uint32(sectors - 1)})
@@ -122,8 +122,8 @@ func putGPTEntry(f forge.Bytes, at int64, i int, e GPTEntry) {
 	}
 }
 
-// SealGPT makes both check sums of the header at a byte offset right, as far as the fields lead into the image: a wrong
-// sum would hide what a changed field does.
+// SealGPT updates both checksums of the header at a byte offset, as far as the fields are within the image: a wrong
+// checksum would hide the effect of a changed field.
 func SealGPT(f forge.Bytes, at, sector int64) {
 	if at < 0 || at+gptHeaderLength > int64(len(f)) {
 		return

@@ -60,5 +60,5 @@ func New(members ...Member) forge.Bytes {
 	return out
 }
 
-// End returns what stands after the last member.
+// End returns the bytes after the last member.
 func End() forge.Bytes { return make(forge.Bytes, 2*tarBlock) }

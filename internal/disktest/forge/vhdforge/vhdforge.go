@@ -165,7 +165,7 @@ func New(disk []byte, l Layout) *File {
 	return v
 }
 
-// addBlock stores block i behind what is there, if there is anything to store of it.
+// addBlock appends block i, unless it is zero.
 func (v *File) addBlock(i int64, disk []byte, l Layout) {
 	data := disk[i*l.Block : min((i+1)*l.Block, int64(len(disk)))]
 	if l.Stored == nil && strings.Trim(string(data), "\x00") == "" {

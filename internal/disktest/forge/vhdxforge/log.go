@@ -9,7 +9,7 @@ import (
 // LogID is the GUID of the log of a forged disk.
 const LogID = "0badcafe-1234-4567-89ab-cdef01234567"
 
-// Change is what a descriptor of the log does: 4 KiB of data, or zeros where there are none.
+// Change is the effect of a descriptor of the log: 4 KiB of data, or zeros if there are none.
 type Change struct {
 	Off  int64
 	Data []byte // 4 KiB
@@ -25,7 +25,7 @@ type Entry struct {
 	Changes       []Change
 }
 
-// Bytes returns the entry as it stands in the log.
+// Bytes returns the entry in its encoding in the log.
 func (e Entry) Bytes() forge.Bytes {
 	data := 0
 	for _, c := range e.Changes {
@@ -66,8 +66,8 @@ func (e Entry) Bytes() forge.Bytes {
 	return b
 }
 
-// Dirty puts entries into the log, from a place of it on, and marks the log as one to replay. Entries without a GUID
-// get that of the log; their tail is the place of the first one. It gives the places of the entries.
+// Dirty puts entries into the log, from an offset on, and marks the log for replay. Entries without a GUID get that of
+// the log; their tail is the offset of the first one. It returns the offsets of the entries.
 func (v *File) Dirty(from int64, entries ...Entry) []int64 {
 	size := v.LogMiB * vhdxMiB
 	var places []int64
@@ -102,8 +102,8 @@ func (v *File) PutLog(at int64, b []byte) int64 {
 	return at + int64(len(b))
 }
 
-// Sector returns the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log
-// writes of a BAT entry.
+// Sector returns the 4 KiB of the file around an offset, with a little-endian number of 8 bytes set there: the log's
+// write of a BAT entry.
 func (v *File) Sector(at int64, value uint64) Change {
 	start := at / vhdxSector * vhdxSector
 	data := make([]byte, vhdxSector)

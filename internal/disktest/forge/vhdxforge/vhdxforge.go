@@ -44,7 +44,7 @@ const (
 	Partial    = 7
 )
 
-// GUIDs of the specification, as their text stands there.
+// GUIDs in the notation of the specification.
 const (
 	RegionBAT      = "2DC27766-F623-4200-9D64-115E9BFD4A08"
 	RegionMetadata = "8B7CA206-4790-4B9A-B8FE-575F050F886E"
@@ -77,7 +77,7 @@ type Layout struct {
 	Logical   int64 // bytes
 	Fixed     bool
 	DataWrite string            // GUID; empty for DataWriteGUID
-	Parent    map[string]string // keys of the parent locator; nil for a disk that stands alone
+	Parent    map[string]string // keys of the parent locator; nil for a disk without a parent
 	LogMiB    int64             // 0 for 1 MiB
 }
 
@@ -216,7 +216,7 @@ func (v *File) Item(id string) int64 { return v.items[id] }
 // Ratio returns how many payload blocks a sector bitmap block serves. Spec: 2.4.
 func (v *File) Ratio() int64 { return 1 << 23 * v.Logical / v.Block }
 
-// Entry returns the place of the BAT entry of a payload block, BitmapEntry that of the sector bitmap of a chunk. Spec:
+// Entry returns the offset of the BAT entry of a payload block, BitmapEntry that of the sector bitmap of a chunk. Spec:
 // 2.5.
 func (v *File) Entry(block int64) int64 { return v.BAT + 8*(block+block/v.Ratio()) }
 
@@ -230,7 +230,7 @@ func (v *File) SetEntry(at int64, state uint64, off int64) {
 	v.U64(at, state|uint64(off/vhdxMiB)<<20)
 }
 
-// AddBlock stores data as a payload block behind what is there, and gives its place.
+// AddBlock appends data as a payload block, and returns its offset.
 func (v *File) AddBlock(block int64, state uint64, data []byte) int64 {
 	at := v.grow(v.Block)
 	v.Put(at, data)

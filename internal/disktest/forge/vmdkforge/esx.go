@@ -32,8 +32,8 @@ type COWD struct {
 	grain  int64   // bytes
 }
 
-// NewCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file
-// with its first grain. grain is their size in sectors.
+// NewCOWD stores the grains of a disk selected by stored, or if nil all nonzero ones: a table is appended with its
+// first grain. grain is their size in sectors.
 func NewCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
 	size := grain * vmdkSector
 	grains := (int64(len(disk)) + size - 1) / size
@@ -61,7 +61,7 @@ func NewCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
 
 func hasData(b []byte) bool { return slices.ContainsFunc(b, func(b byte) bool { return b != 0 }) }
 
-// add stores grain i behind what is there.
+// add appends grain i.
 func (c *COWD) add(i int64, data []byte) {
 	t := i / cowdEntries
 	if c.Tables[t] == 0 {
@@ -74,8 +74,8 @@ func (c *COWD) add(i int64, data []byte) {
 	c.Bytes = append(c.Bytes, make([]byte, c.grain-int64(len(data)))...)
 }
 
-// Places of the fields of a space-efficient sparse extent, in bytes. VMware has not published the format; QEMU reads it
-// (block/vmdk.c, VMDKSESparseConstHeader).
+// Offsets of the fields of a space-efficient sparse extent, in bytes. VMware has not published the format; QEMU reads
+// it (block/vmdk.c, VMDKSESparseConstHeader).
 const (
 	SEVersion        = 8
 	SECapacity       = 16
@@ -115,8 +115,8 @@ type SESparse struct {
 	Volatile, GD, GT, Grains int64
 }
 
-// NewSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from
-// first on: the lower 12 bits of a number stand in other bits of an entry than those above.
+// NewSESparse stores a disk, grain by grain according to kind, or if nil its nonzero grains. The grains are numbered
+// from first on: the lower 12 bits of a number are in other bits of an entry than the higher ones.
 func NewSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
 	grains := (int64(len(disk)) + SEGrain - 1) / SEGrain
 	tables := (grains + seEntries - 1) / seEntries

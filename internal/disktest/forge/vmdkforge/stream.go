@@ -17,9 +17,9 @@ import (
 type Stream struct {
 	forge.Bytes
 	Grains    []int64 // markers of the grains that are stored
-	Tables    []int64 // with the tables behind: their markers; else the tables
+	Tables    []int64 // with the tables at the end: their markers; otherwise the tables
 	Directory int64   // the same
-	Footer    int64   // its marker; 0 with the tables in front
+	Footer    int64   // its marker; 0 with the tables at the start
 	End       int64   // the marker of the end
 }
 
@@ -28,14 +28,14 @@ type StreamLayout struct {
 	Grain int64 // sectors; 0 means 128
 	// Front puts the tables before the grains, as open-vmdk and vmware-vdiskmanager do: there is no footer then.
 	Front bool
-	// Short omits of the last grain what lies after the end of the disk, as open-vmdk does.
+	// Short truncates the last grain at the end of the disk, like open-vmdk.
 	Short bool
-	// Pack makes of a grain what is stored of it; nil for Deflated.
+	// Pack compresses a grain; nil for Deflated.
 	Pack func(grain int64, data []byte) []byte
 }
 
-// NewStream writes the grains of a disk that are not zero with the compressor of the standard library. Spec:
-// VMware, Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+// NewStream writes the nonzero grains of a disk with the compressor of the standard library. Spec: VMware, Virtual Disk
+// Format 1.1, "Stream-Optimized Compressed Sparse Extents".
 func NewStream(disk []byte, l StreamLayout) *Stream {
 	if l.Grain == 0 {
 		l.Grain = Grain / vmdkSector
@@ -107,7 +107,7 @@ func (v *Stream) header(grain, capacity int64) {
 	v.Text(vmdkSector, Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 }
 
-// packers are used again, since one takes a megabyte of memory and packs little at a time.
+// packers are reused, since one needs a megabyte of memory for little data.
 var packers = sync.Pool{New: func() any { return zlib.NewWriter(nil) }}
 
 // Deflated returns a zlib stream of the data.
@@ -121,7 +121,7 @@ func Deflated(data []byte) []byte {
 		err = z.Close()
 	}
 	if err != nil {
-		panic(err) // a buffer takes everything
+		panic(err) // a buffer accepts everything
 	}
 	return b.Bytes()
 }
@@ -136,7 +136,7 @@ func (v *Stream) AddGrain(lba uint64, packed []byte) {
 	v.Put(at+12, packed)
 }
 
-// AddMetadata appends a marker and what follows it, whole sectors, and gives the place of the marker.
+// AddMetadata appends a marker and its data, in whole sectors, and returns the position of the marker.
 func (v *Stream) AddMetadata(kind uint32, b []byte) int64 {
 	at := int64(len(v.Bytes))
 	v.Bytes = append(append(v.Bytes, make([]byte, vmdkSector)...), b...)
@@ -145,9 +145,9 @@ func (v *Stream) AddMetadata(kind uint32, b []byte) int64 {
 	return at
 }
 
-// ReadStream reads as a second opinion, after the specification and with the decompressor of the standard library. It
-// demands the form that ovftool writes: grains in ascending order, each table after the last of its grains, directory,
-// footer, end.
+// ReadStream is an independent reader, written from the specification with the decompressor of the standard library. It
+// requires the form of ovftool: grains in ascending order, each table after the last of its grains, directory, footer,
+// end.
 func ReadStream(t testing.TB, f []byte) []byte {
 	t.Helper()
 	le := binary.LittleEndian

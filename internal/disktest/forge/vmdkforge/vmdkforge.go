@@ -41,9 +41,9 @@ type Sparse struct {
 	Descriptor, RGD, RGT, GD, GT, Grains int64
 }
 
-// NewSparse stores the grains of a disk that are not zero, in the order of VMware: header, descriptor, redundant
-// directory and tables, primary directory and tables, grains. The disk's size is a multiple of 512 bytes, at most 4
-// GiB: what one sector of directory holds.
+// NewSparse stores the nonzero grains of a disk, in the order of VMware: header, descriptor, redundant directory and
+// tables, primary directory and tables, grains. The disk's size is a multiple of 512 bytes, at most 4 GiB, for which
+// one sector of directory is enough.
 func NewSparse(disk []byte) *Sparse {
 	grains := (int64(len(disk)) + Grain - 1) / Grain
 	tables := (grains + 511) / 512
@@ -78,7 +78,7 @@ func NewSparse(disk []byte) *Sparse {
 	return v
 }
 
-// addGrain stores the data of grain i behind what is there. The last grain of a disk is stored whole.
+// addGrain appends the data of grain i. The last grain of a disk is stored whole.
 func (v *Sparse) addGrain(i int64, data []byte) {
 	if !slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) {
 		return
@@ -100,7 +100,7 @@ func (v *Sparse) SetDescriptor(text string) {
 	v.Text(v.Descriptor, text)
 }
 
-// SetGrain lets grain i lie at a sector of the file, in both copies of its table.
+// SetGrain sets the sector of grain i in the file, in both copies of its table.
 func (v *Sparse) SetGrain(i int64, sector uint32) {
 	v.U32(v.RGT+4*i, sector)
 	v.U32(v.GT+4*i, sector)

@@ -33,7 +33,8 @@ func PutHPFS(f forge.Bytes, lba, sectors int64) {
 	f.U32(at+17*512+4, 0xfa5229c5)
 }
 
-// PutDLA writes the sector by which OS/2's LVM knows the partitions of a disk. Spec: IBM, LVM engine, DLA_Table_Sector.
+// PutDLA writes the sector by which OS/2's LVM identifies the partitions of a disk. Spec: IBM, LVM engine,
+// DLA_Table_Sector.
 func PutDLA(f forge.Bytes, lba int64) {
 	at := lba * 512
 	f.U32(at, 0x424d5202)

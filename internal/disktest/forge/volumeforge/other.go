@@ -6,7 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// HFSAt is where the master directory block of HFS and the volume header of HFS+ stand, in bytes from the volume.
+// HFSAt is the offset of the master directory block of HFS and the volume header of HFS+ in the volume.
 const HFSAt = 1024
 
 // PutHFS writes the master directory block of an HFS. Spec: Apple, Inside Macintosh: Files, "Master Directory Blocks".
@@ -92,7 +92,7 @@ func SealReFS(f forge.Bytes) {
 	f.U16(22, sum)
 }
 
-// ISOAt is where the first volume descriptor stands, in bytes from the volume.
+// ISOAt is the offset of the first volume descriptor in the volume.
 const ISOAt = 32 << 10
 
 // PutISO9660 writes a primary volume descriptor and the end of the descriptors. Spec: ECMA-119, 8.3 and 8.4.

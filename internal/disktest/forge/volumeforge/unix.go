@@ -9,8 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 )
 
-// The volumes here are superblocks and nothing else: as much as libblkid and a reader of superblocks look at. Each
-// stands in sectors of 512 bytes from lba.
+// These volumes are only superblocks, enough for libblkid and our probers. Each begins at sector lba of 512 bytes.
 
 const forgedUUID = "forged fs uuid.."
 
@@ -44,7 +43,7 @@ func SealXFS(f forge.Bytes) {
 	f.U32(224, castagnoli(f[:512]))
 }
 
-// BtrfsAt is where the first superblock of a btrfs stands, in bytes from the volume.
+// BtrfsAt is the offset of the first superblock of a btrfs.
 const BtrfsAt = 64 << 10
 
 // PutBtrfs writes the first superblock of a btrfs. Spec: Linux, include/uapi/linux/btrfs_tree.h.
@@ -80,7 +79,7 @@ func SealBtrfs(f forge.Bytes, sha bool) {
 	s.U32(0, castagnoli(s[32:]))
 }
 
-// JFSAt is where the superblock of a JFS stands, in bytes from the volume.
+// JFSAt is the offset of the superblock of a JFS.
 const JFSAt = 32 << 10
 
 // PutJFS writes the superblock of a JFS. Spec: Linux, fs/jfs/jfs_superblock.h.
@@ -102,7 +101,7 @@ func PutJFS(f forge.Bytes, lba, sectors int64) {
 	s.Text(152, "forged")
 }
 
-// ReiserAt is where the superblock of a ReiserFS stands, in bytes from the volume.
+// ReiserAt is the offset of the superblock of a ReiserFS.
 const ReiserAt = 64 << 10
 
 // PutReiserFS writes the superblock of a ReiserFS 3.6. Spec: Linux, fs/reiserfs/reiserfs.h.
@@ -159,7 +158,7 @@ func SealF2FS(f forge.Bytes) {
 	s.U32(3068, sum)
 }
 
-// UFS1At and UFS2At are where the superblocks stand, in bytes from the volume.
+// UFS1At and UFS2At are the offsets of the superblocks.
 const (
 	UFS1At = 8 << 10
 	UFS2At = 64 << 10
