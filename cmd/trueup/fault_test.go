@@ -546,7 +546,7 @@ func TestBelowNamesOtherFileSystems(t *testing.T) {
 	require.NoError(t, os.Mkdir(other, 0o755))
 	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib)
 	require.Equal(t, 4, r.code, r.stderr)
-	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; add another --below for it")
+	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; name it with --below")
 }
 
 // linkedFolder is hashFolder for a folder that contains links to folders.

@@ -109,8 +109,7 @@ func (x *run) copyIdle() error {
 				Code: "changed",
 				Reason: fmt.Sprintf("%v, a file of the copy, was written since the exchange began, or is open for "+
 					"writing", at),
-				Remedy: "stop the program that writes it; to discard what it wrote, move the file away and run " +
-					"trueup undo",
+				Remedy: "end that program; to discard its changes, move the file away and run trueup undo",
 			}
 		}
 	}
@@ -223,8 +222,7 @@ func (x *run) originalStands(ctx context.Context, o Options) error {
 	if x.Work.Phase == journal.Kept {
 		remedy = "keep the aligned disk: " + x.Work.Command("finish", "--force")
 	}
-	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is the only copy left",
-		remedy)
+	_, err := x.judged(ctx, x.originalSide(x.d, x.Work.Phase), o, ", and the aligned disk is the only copy", remedy)
 	return err
 }
 
@@ -356,7 +354,7 @@ func (x *run) copyStands(ctx context.Context, o Options) error {
 	if !o.Force {
 		remedy += "; or add --force if this disk is the one to keep"
 	}
-	files, err := x.judged(ctx, side, o, ", and the original is the only copy left", remedy)
+	files, err := x.judged(ctx, side, o, ", and the original is the only copy", remedy)
 	for _, f := range files {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{

@@ -106,7 +106,7 @@ func TestCommandsRefuse(t *testing.T) {
 		}, "undo", "has the disk open"},
 		"finish without the disk": {func(dir string) error {
 			return os.Remove(filepath.Join(dir, "vm-flat.vmdk"))
-		}, "finish", "the original is the only copy left"},
+		}, "finish", "the original is the only copy"},
 		"finish of a disk that uses the original": {func(dir string) error {
 			b, err := os.ReadFile(filepath.Join(dir, "vm.orig.vmdk"))
 			if err == nil {

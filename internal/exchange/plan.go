@@ -90,12 +90,10 @@ func readPlan(b []byte) (*plan, error) {
 			}
 		}
 		if (f.Was == nil) != (f.Kept == nil) {
-			return nil, ondisk.Field("journal of an exchange", "bytes", 0, string(f.Name), "both texts of a file, "+
-				"or neither")
+			return nil, ondisk.Field("journal of an exchange", "bytes", 0, string(f.Name), "both texts or neither")
 		}
 		if seen[string(f.Other)] || string(f.Name) == string(f.Other) {
-			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "a different name for "+
-				"each file")
+			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "a unique name of each file")
 		}
 		seen[string(f.Other)] = true
 		all[string(f.Name)], all[string(f.Other)] = true, true

@@ -105,8 +105,7 @@ func (s *Source) checkPath(path string) error {
 		real, _ := filepath.EvalSymlinks(path)
 		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "give the path of that file")
 	case !st.Mode.IsRegular():
-		return s.refuse("unsupported", "it is not a regular file",
-			"write a copy: trueup align SOURCE DEST")
+		return s.refuse("unsupported", "it is not a regular file", "write a copy: trueup align SOURCE DEST")
 	}
 	w, err := journal.At(path)
 	if !w.Open() {
@@ -178,8 +177,7 @@ func (s *Source) mayTake(n name) error {
 	if !s.dir.Exists(string(n)) {
 		return nil
 	}
-	return s.refuse("output", fmt.Sprintf("%v exists, and the original would get this name", n),
-		"move that file away")
+	return s.refuse("output", fmt.Sprintf("%v exists, and the original would get this name", n), "move that file away")
 }
 
 // addTracked adds the changed-block tracking file that a descriptor names. It is no part of the disk, and tracks blocks
@@ -207,8 +205,7 @@ func (s *Source) checkUsers() error {
 	user, err := s.user(s.path, names(s.plan.Old))
 	if user != "" {
 		err = s.refuse("reference", fmt.Sprintf("%q also refers to its files, and would find other files under "+
-			"their names",
-			user), "exchange that one, or remove it if it is no longer used")
+			"their names", user), "exchange that one, or remove it if it is no longer used")
 	}
 	return err
 }

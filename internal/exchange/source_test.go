@@ -228,7 +228,7 @@ func TestPackagesInUse(t *testing.T) {
 	k.published(t, dir)
 	require.NoError(t, os.Remove(filepath.Join(dir, "vm-disk1.img")))
 	err := k.command(dir, "finish", false)
-	require.ErrorContains(t, err, "the original is the only copy left")
+	require.ErrorContains(t, err, "the original is the only copy")
 	require.FileExists(t, filepath.Join(dir, "vm.orig-disk1.img"))
 	imagetest.Write(t, dir, "vm.cert", []byte("of the user"))
 	err = k.command(dir, "undo", false)

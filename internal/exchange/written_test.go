@@ -115,7 +115,7 @@ func TestCopyWasRemoved(t *testing.T) {
 			require.NoError(t, os.Remove(filepath.Join(dir, n)))
 		}
 		err := k.command(dir, "finish", false)
-		require.ErrorContains(t, err, "the original is the only copy left", name)
+		require.ErrorContains(t, err, "the original is the only copy", name)
 		err = k.command(dir, "undo", false)
 		require.NoError(t, err, name)
 		require.Equal(t, before, sums(t, dir), name)

@@ -62,8 +62,7 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 func (a *Again) medium(p *Plan) (medium, error) {
 	switch {
 	case p.Device == "" && a.Device != nil:
-		return nil, ondisk.In(ondisk.ErrUsage, "the journal belongs to a disk in files, but %s is a device",
-			a.Device.Path())
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of a disk in files, not of device %s", a.Device.Path())
 	case p.Device != "" && a.Device == nil:
 		return nil, ondisk.In(ondisk.ErrUsage, "the journal belongs to the device %s; name that device", p.Device)
 	case p.Device == "" && len(p.Files) == 0:

@@ -196,8 +196,7 @@ func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o O
 	for i, x := range p.Pieces {
 		if got[i] != p.Sums[i] {
 			return fmt.Errorf("%w: digest of %d bytes at byte %d, before the move at %d: %x, want %x", errDiffers,
-				x.Len,
-				where[i].Off, x.From, got[i], p.Sums[i])
+				x.Len, where[i].Off, x.From, got[i], p.Sums[i])
 		}
 	}
 	return nil

@@ -555,8 +555,7 @@ func (w *walk) look(d *gate.Folder, at string, deep int) error {
 		default:
 			path := filepath.Join(at, n)
 			w.unread[path] = fmt.Errorf("%s: %w", path, &ondisk.Refusal{
-				Code: "file-system", Reason: "the folder is on another file system", Remedy: "add another " +
-					"--below for it",
+				Code: "file-system", Reason: "the folder is on another file system", Remedy: "name it with --below",
 			})
 		}
 		return err == nil && st.Mode.IsRegular() && strings.HasSuffix(n, Suffix) && n != Suffix

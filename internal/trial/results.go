@@ -108,8 +108,7 @@ func (r *Boot) remedy() string {
 	if r.Slow {
 		return "try again when this machine is less busy"
 	}
-	remedy := "to give the guest more time, add --seconds N; to wait longer for its screen to settle, add --settle " +
-		"N"
+	remedy := "to give the guest more time, add --seconds N; to let its screen rest longer, add --settle N"
 	for _, run := range r.runs() {
 		if run.Ended.failed() {
 			return ""
