@@ -213,7 +213,8 @@ func (h *Hive) decode(c cell, what string, v any) error {
 	if err := h.read(b, c.at); err != nil {
 		return err
 	}
-	return ondisk.Fill(b, binary.LittleEndian, v)
+	ondisk.Fill(b, binary.LittleEndian, v)
+	return nil
 }
 
 // bytes reads part of a cell. The caller guarantees that it lies in the cell.

@@ -202,10 +202,7 @@ func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 	pages := entryHeaderSize + int64(head.Count)*referenceSize
 	for i := range int64(head.Count) {
 		var ref pageReference
-		if err := ondisk.Fill(raw[entryHeaderSize+i*referenceSize:][:referenceSize], binary.LittleEndian,
-			&ref); err != nil {
-			return err
-		}
+		ondisk.Fill(raw[entryHeaderSize+i*referenceSize:], binary.LittleEndian, &ref)
 		p := logPage{disk.Range{Off: int64(ref.Offset), Len: int64(ref.Size)}, at + pages}
 		pages += p.hive.Len
 		whole := p.hive.Off%binUnit == 0 && p.hive.Len%binUnit == 0 && p.hive.Len > 0

@@ -59,7 +59,8 @@ func Decode(src Source, off int64, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b, Fill(b, binary.LittleEndian, v)
+	Fill(b, binary.LittleEndian, v)
+	return b, nil
 }
 
 // Encode returns the bytes of fixed-size structs, one after another.
@@ -74,23 +75,13 @@ func Encode(order binary.ByteOrder, vs ...any) []byte {
 	return b
 }
 
-// Fill decodes b into the fixed-size struct that v points to. Zeros, the usual input of probers, need no walk over the
-// fields.
-func Fill(b []byte, order binary.ByteOrder, v any) error {
-	if IsZero(b) {
+// Fill decodes the start of b into the fixed-size struct that v points to. It panics if b is too short. Zeros, the
+// usual input of probers, need no walk over the fields.
+func Fill(b []byte, order binary.ByteOrder, v any) {
+	if IsZero(b[:binary.Size(v)]) {
 		reflect.ValueOf(v).Elem().SetZero()
-		return nil
-	}
-	if _, err := binary.Decode(b, order, v); err != nil {
-		return fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
-	}
-	return nil
-}
-
-// MustFill is Fill for bytes known to suffice for v. It panics on error.
-func MustFill(b []byte, order binary.ByteOrder, v any) {
-	if err := Fill(b, order, v); err != nil {
-		panic(err)
+	} else if _, err := binary.Decode(b, order, v); err != nil {
+		panic(err) // our own bug: a struct without a fixed size
 	}
 }
 

@@ -330,9 +330,7 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	if ondisk.IsZero(b[:len(e.Type)]) { // unused, like most entries
 		return nil
 	}
-	if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
-		return err
-	}
+	ondisk.Fill(b, binary.LittleEndian, &e)
 	p := Partition{
 		Number: number, Kind: Entry, TypeGUID: e.Type.String(), GUID: e.GUID.String(),
 		Name: ondisk.UTF16Z(e.Name[:], binary.LittleEndian), LegacyBoot: e.Attributes&4 != 0,

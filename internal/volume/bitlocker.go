@@ -117,7 +117,7 @@ func probeBitLocker(d disk.Disk) (*Volume, error) {
 		return nil, err
 	}
 	var h fveHeader
-	ondisk.MustFill(b, binary.LittleEndian, &h)
+	ondisk.Fill(b, binary.LittleEndian, &h)
 	f := fve{d: d, v: &Volume{Kind: BitLocker, Size: d.Size()}}
 	var blocks []uint64
 	switch togo := string(h.ToGoID[:]) == fveID && string(h.Signature[:]) == fveToGoName; {
@@ -239,7 +239,7 @@ func (f *fve) entries(b []byte) {
 	for len(b) > 0 {
 		var e fveEntry
 		if len(b) >= fveEntrySize {
-			ondisk.MustFill(b, binary.LittleEndian, &e)
+			ondisk.Fill(b, binary.LittleEndian, &e)
 		}
 		if e.Size < fveEntrySize || int(e.Size) > len(b) {
 			f.unsure("an entry of its metadata has %d bytes, with %d remaining", e.Size, len(b))
@@ -255,7 +255,7 @@ func (f *fve) entries(b []byte) {
 			f.unsure("an entry of its master key has value type %#04x and %d bytes", e.ValueType, e.Size)
 		default:
 			var p fveProtector
-			ondisk.MustFill(data, binary.LittleEndian, &p)
+			ondisk.Fill(data, binary.LittleEndian, &p)
 			f.protectors = append(f.protectors, p.Type)
 		}
 	}

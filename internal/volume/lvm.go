@@ -109,7 +109,7 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	lists := 0
 	for i := 0; lists < 2 && len(b) >= 16; i, b, at = i+1, b[16:], at+16 {
 		var a lvmArea
-		ondisk.MustFill(b, binary.LittleEndian, &a)
+		ondisk.Fill(b, binary.LittleEndian, &a)
 		switch {
 		case a.Offset == 0:
 			lists++

@@ -309,7 +309,8 @@ func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	return b, ondisk.Fill(b, order, v)
+	ondisk.Fill(b, order, v)
+	return b, nil
 }
 
 // PowerBetween reports whether n is a power of two within both limits.

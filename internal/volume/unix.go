@@ -410,9 +410,9 @@ func readSwap(d disk.Disk, page int64, signature string) (*Volume, error) {
 // enough.
 func readHeader(v *Volume, b []byte, asleep bool) error {
 	var h swapHeader
-	ondisk.MustFill(b[atSwapHeader:], binary.LittleEndian, &h)
+	ondisk.Fill(b[atSwapHeader:], binary.LittleEndian, &h)
 	if h.Version != 1 {
-		ondisk.MustFill(b[atSwapHeader:], binary.BigEndian, &h)
+		ondisk.Fill(b[atSwapHeader:], binary.BigEndian, &h)
 	}
 	switch {
 	case h.Version != 1 && asleep:

@@ -256,9 +256,7 @@ func blockList(b []byte) (entries []grubEntry, ok bool) {
 	sectors := 0
 	for at := grubFirstEntry; at >= end+len(grubTexts); at -= grubEntrySize {
 		var e grubEntry
-		if err := ondisk.Fill(b[at:at+grubEntrySize], binary.LittleEndian, &e); err != nil {
-			return nil, false
-		}
+		ondisk.Fill(b[at:at+grubEntrySize], binary.LittleEndian, &e)
 		if e.Sectors == 0 {
 			return entries, true
 		}

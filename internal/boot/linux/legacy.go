@@ -217,9 +217,7 @@ var (
 // readStage1 decodes and checks a stage1. code holds at least the 440 bytes before a disk signature.
 func readStage1(code []byte) (*stage1, error) {
 	var s stage1
-	if err := ondisk.Fill(code[atStage1Fields:atStage1Fields+binary.Size(s)], binary.LittleEndian, &s); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(code[atStage1Fields:atStage1Fields+binary.Size(s)], binary.LittleEndian, &s)
 	switch {
 	case s.Major != 3 || s.Minor != 2:
 		return nil, unsoundf("its stage1 has the interface %d.%d, and trueup supports only 3.2", s.Major, s.Minor)
@@ -353,9 +351,7 @@ func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 	to := int64(address) + legacySector
 	for at := atStageList; at >= stageListEnd; at -= stageEntry {
 		var e stageBlocks
-		if err := ondisk.Fill(sector[at:at+stageEntry], binary.LittleEndian, &e); err != nil {
-			return nil, err
-		}
+		ondisk.Fill(sector[at:at+stageEntry], binary.LittleEndian, &e)
 		if e.Sectors == 0 {
 			if len(list) == 0 {
 				return nil, unsoundf("the block list of its %s is empty", stageAt(address))
@@ -377,9 +373,7 @@ func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 
 // readHead decodes and checks the second sector.
 func (s *legacyStage) readHead(sector []byte, one *stage1) error {
-	if err := ondisk.Fill(sector, binary.LittleEndian, &s.head); err != nil {
-		return err
-	}
+	ondisk.Fill(sector, binary.LittleEndian, &s.head)
 	h, name := &s.head, stageAt(one.Address)
 	version, rest, _ := bytes.Cut(h.Text[:], []byte{0}) // without an end it is too long
 	switch {

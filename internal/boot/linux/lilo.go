@@ -131,9 +131,7 @@ var liloReads = boot.Like(
 // signature.
 func readLiloFirst(code []byte) (*liloFirst, error) {
 	s := &liloFirst{}
-	if _, err := binary.Decode(code, binary.LittleEndian, s); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(code, binary.LittleEndian, s)
 	major, minor := s.Version&0xff, s.Version>>8
 	switch {
 	case s.Stage != liloStage1 || major < 22 || major > 24 || (major == 22 && minor < 6):

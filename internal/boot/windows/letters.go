@@ -249,7 +249,7 @@ func (r *diskReader) read(what string, into any) bool {
 		r.err = ondisk.Field(diskInfo, "bytes for the "+what, r.at, r.end-r.at, fmt.Sprintf("%d or more", size))
 	}
 	if r.err == nil {
-		_, r.err = binary.Decode(r.data[r.at:r.end], binary.LittleEndian, into)
+		ondisk.Fill(r.data[r.at:], binary.LittleEndian, into)
 		r.at += size
 	}
 	return r.err == nil

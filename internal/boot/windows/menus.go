@@ -62,9 +62,7 @@ func devices(data []byte) (at []int64, found []device) {
 			binary.LittleEndian.Uint32(data[i+8:]) != deviceLength {
 			continue
 		}
-		if _, err := binary.Decode(data[i:i+deviceLength], binary.LittleEndian, &d); err != nil {
-			panic(err) // a variable-size struct: our own bug
-		}
+		ondisk.Fill(data[i:i+deviceLength], binary.LittleEndian, &d)
 		if d.LocalType == localDisk && d.Style == styleMBR && ondisk.IsZero(data[i+0xc:i+0x10]) &&
 			ondisk.IsZero(data[i+0x18:i+0x20]) {
 			at, found = append(at, int64(i)), append(found, d)

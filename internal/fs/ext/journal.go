@@ -183,7 +183,7 @@ func readJournalSuper(src ondisk.Source, v Volume) (*superblock, error) {
 	if err != nil {
 		return nil, err
 	}
-	ondisk.MustFill(raw, binary.BigEndian, s)
+	ondisk.Fill(raw, binary.BigEndian, s)
 	field := func(name string, off int64, got, want any) error {
 		return ondisk.Field(journalSuperName, name, off, got, want)
 	}
@@ -358,7 +358,7 @@ func (w *walk) step() (end bool, err error) {
 		return false, err
 	}
 	var h header
-	ondisk.MustFill(raw[:binary.Size(h)], binary.BigEndian, &h)
+	ondisk.Fill(raw[:binary.Size(h)], binary.BigEndian, &h)
 	if h.Magic != Magic || h.Sequence != w.sequence {
 		return true, nil
 	}
@@ -488,7 +488,7 @@ func (w *walk) revocation(raw []byte, at int64) error {
 // same place: the log ends, as in Linux. If its time is later, Linux refuses the mount.
 func (w *walk) commit(raw []byte, at int64) (end bool, err error) {
 	var c commitBlock
-	ondisk.MustFill(raw[:binary.Size(c)], binary.BigEndian, &c)
+	ondisk.Fill(raw[:binary.Size(c)], binary.BigEndian, &c)
 	if want := sumWithout(w.seed, raw, atCommitSum); w.super.summed() && c.Checksum[0] != want {
 		w.bad = w.broken("checksum of the commit", at+atCommitSum, fmt.Sprintf("%#x", c.Checksum[0]),
 			fmt.Sprintf("%#x", want))

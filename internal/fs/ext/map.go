@@ -219,7 +219,7 @@ type extent struct {
 // extents reads a node of the extent tree.
 func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var h extentHeader
-	ondisk.MustFill(raw, binary.LittleEndian, &h)
+	ondisk.Fill(raw, binary.LittleEndian, &h)
 	most := len(raw)/extEntry - 1
 	switch {
 	case h.Magic != extExtentMagic:
@@ -248,7 +248,7 @@ func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, er
 // extent adds an extent of a leaf.
 func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	var e extent
-	ondisk.MustFill(raw, binary.LittleEndian, &e)
+	ondisk.Fill(raw, binary.LittleEndian, &e)
 	first, n := int64(e.Block), int64(e.Len)
 	at := int64(e.StartHi)<<32 | int64(e.StartLo)
 	empty := n > extInitLen // an unwritten extent: it reads as zeros
@@ -272,7 +272,7 @@ func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, erro
 	var out []treeNode
 	for ; len(raw) > 0; raw, off = raw[extEntry:], off+extEntry {
 		var x extentIndex
-		ondisk.MustFill(raw, binary.LittleEndian, &x)
+		ondisk.Fill(raw, binary.LittleEndian, &x)
 		child := treeNode{
 			at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block), end: node.end,
 		}

@@ -95,12 +95,12 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 	}
 	b := &bootSector{}
 	named32 := string(raw[0x52:0x57]) == "FAT32"
-	ondisk.MustFill(raw, binary.LittleEndian, &b.BPB)
-	ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.bpb32)
+	ondisk.Fill(raw, binary.LittleEndian, &b.BPB)
+	ondisk.Fill(raw[atExt:], binary.LittleEndian, &b.bpb32)
 	if named32 || b.FATSize16 == 0 {
-		ondisk.MustFill(raw[atExt32:], binary.LittleEndian, &b.extension)
+		ondisk.Fill(raw[atExt32:], binary.LittleEndian, &b.extension)
 	} else {
-		ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.extension)
+		ondisk.Fill(raw[atExt:], binary.LittleEndian, &b.extension)
 	}
 	if err := b.check(d.Size()); err != nil {
 		if named32 || string(raw[0x36:0x39]) == "FAT" {

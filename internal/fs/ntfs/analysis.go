@@ -435,9 +435,7 @@ func decodeAction(r *logRecord) (*action, error) {
 	if len(r.data) < actionSize {
 		return nil, r.broken(-headerSize+0x18, "data length", len(r.data), "32 at least")
 	}
-	if err := ondisk.Fill(r.data[:actionSize], binary.LittleEndian, &a.actionHeader); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(r.data[:actionSize], binary.LittleEndian, &a.actionHeader)
 	for i, op := range []Op{a.Redo, a.Undo} {
 		if !op.known() {
 			return nil, fmt.Errorf("$LogFile record of LSN %d: %s at byte %d: %w", r.LSN, op, 2*i,

@@ -108,7 +108,7 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 	if err := ondisk.ReadFull(n.mft, head[:], number*n.record); err != nil {
 		return false, h, err
 	}
-	ondisk.MustFill(head[:], binary.LittleEndian, &h)
+	ondisk.Fill(head[:], binary.LittleEndian, &h)
 	return !ondisk.IsZero(h.Magic[:]) && h.Flags&recordInUse != 0, h, nil
 }
 

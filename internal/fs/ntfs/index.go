@@ -144,9 +144,7 @@ func (x *indexWalk) measure(b []byte) error {
 		return x.broken("root", len(b), "32 bytes at least")
 	}
 	var r indexRootHead
-	if err := ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r); err != nil {
-		return err
-	}
+	ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r)
 	x.block = int64(r.BlockSize)
 	switch {
 	case r.Type != attrFileName || r.Collation != collationFileName:
@@ -164,9 +162,7 @@ func (x *indexWalk) measure(b []byte) error {
 // push enters the node at the start of b, which begins with an indexHead.
 func (x *indexWalk) push(b []byte) error {
 	var h indexHead
-	if err := ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h); err != nil {
-		return err
-	}
+	ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h)
 	if h.Entries < indexHeadSize || h.Entries > h.Used || int64(h.Used) > int64(len(b)) {
 		return x.broken("entries", fmt.Sprintf("bytes %d to %d", h.Entries, h.Used),
 			fmt.Sprintf("some within %d bytes", len(b)))
@@ -256,9 +252,7 @@ func (x *indexWalk) descend(number uint64) error {
 		return err
 	}
 	var h indexBlockHeader
-	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
-		return err
-	}
+	ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h)
 	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !UndoFixups(raw, indexBlockHead+indexHeadSize) {
 		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN),
 			fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))

@@ -217,9 +217,7 @@ func (r *reader) record(lsn uint64) (*logRecord, error) {
 		return nil, missing(n, "record page", "none valid", fmt.Sprintf("RCRD with intact fix-ups and LSN %d", lsn))
 	}
 	rec := &logRecord{at: at}
-	if err := ondisk.Fill(p[off:off+headerSize], binary.LittleEndian, &rec.recordHeader); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(p[off:off+headerSize], binary.LittleEndian, &rec.recordHeader)
 	if rec.LSN != lsn {
 		return nil, missing(n, "LSN", rec.LSN, lsn)
 	}

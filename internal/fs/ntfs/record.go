@@ -90,9 +90,7 @@ func (n *fileSystem) load(ref ref) (*record, error) {
 }
 
 func (r *record) check(ref ref) error {
-	if err := ondisk.Fill(r.raw[:recordHeadSize], binary.LittleEndian, &r.recordHead); err != nil {
-		return err
-	}
+	ondisk.Fill(r.raw[:recordHeadSize], binary.LittleEndian, &r.recordHead)
 	size := int64(len(r.raw))
 	switch {
 	case string(r.Magic[:]) != "FILE":
@@ -305,9 +303,7 @@ func (r *record) attr(a *attr, b []byte) error {
 	if len(b) < attrResidentSize {
 		return r.broken(a.at, "attribute", len(b), "24 bytes at least")
 	}
-	if err := ondisk.Fill(b[:attrHeadSize], binary.LittleEndian, &a.attrHead); err != nil {
-		return err
-	}
+	ondisk.Fill(b[:attrHeadSize], binary.LittleEndian, &a.attrHead)
 	if int64(a.Length) < attrResidentSize || int64(a.Length) > int64(len(b)) || a.Length%8 != 0 {
 		return r.broken(a.at+4, "attribute length", a.Length, fmt.Sprintf("a multiple of 8 from 24 to %d", len(b)))
 	}
@@ -329,9 +325,7 @@ func (r *record) attr(a *attr, b []byte) error {
 }
 
 func (r *record) resident(a *attr, b []byte) error {
-	if err := ondisk.Fill(b[attrHeadSize:attrResidentSize], binary.LittleEndian, &a.residentHead); err != nil {
-		return err
-	}
+	ondisk.Fill(b[attrHeadSize:attrResidentSize], binary.LittleEndian, &a.residentHead)
 	if int64(a.Offset)+int64(a.residentHead.Size) > int64(len(b)) || a.Offset < attrResidentSize {
 		return r.broken(a.at+0x10, "value", fmt.Sprintf("%d bytes at %d", a.residentHead.Size, a.Offset),
 			fmt.Sprintf("one within %d bytes", len(b)))
@@ -343,9 +337,7 @@ func (r *record) nonResident(a *attr, b []byte) error {
 	if len(b) < attrRunsSize {
 		return r.broken(a.at+4, "attribute length", len(b), "64 at least, with runs")
 	}
-	if err := ondisk.Fill(b[attrHeadSize:attrRunsSize], binary.LittleEndian, &a.nonResidentHead); err != nil {
-		return err
-	}
+	ondisk.Fill(b[attrHeadSize:attrRunsSize], binary.LittleEndian, &a.nonResidentHead)
 	// Without clusters, the highest VCN is -1, or 0 in old volumes.
 	if a.LowestVCN < 0 || a.HighestVCN < a.LowestVCN-1 {
 		return r.broken(a.at+0x10, "clusters", fmt.Sprintf("%d to %d", a.LowestVCN, a.HighestVCN),

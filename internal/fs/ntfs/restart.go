@@ -125,9 +125,7 @@ func readRestart(src ondisk.Source, off int64) (*restartPage, error) {
 		return nil, err
 	}
 	p := &restartPage{}
-	if err := ondisk.Fill(raw[:binary.Size(p.restartHead)], binary.LittleEndian, &p.restartHead); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(raw[:binary.Size(p.restartHead)], binary.LittleEndian, &p.restartHead)
 	if magic := string(p.Magic[:]); magic != "RSTR" && magic != chkdskMagic {
 		return nil, nil
 	}
@@ -152,9 +150,7 @@ func (p *restartPage) decode(raw []byte, off int64) error {
 		return bad(0x18, "offset of restart area", start, fmt.Sprintf("%d to %d", binary.Size(p.restartHead),
 			len(raw)-binary.Size(p.area)))
 	}
-	if err := ondisk.Fill(raw[start:start+binary.Size(p.area)], binary.LittleEndian, &p.area); err != nil {
-		return err
-	}
+	ondisk.Fill(raw[start:start+binary.Size(p.area)], binary.LittleEndian, &p.area)
 	if p.area.InUseList == noClient {
 		return nil
 	}
@@ -166,9 +162,7 @@ func (p *restartPage) decode(raw []byte, off int64) error {
 	if at+binary.Size(p.client) > len(raw) {
 		return bad(start+0x16, "offset of clients", p.area.ClientOffset, "one within the page")
 	}
-	if err := ondisk.Fill(raw[at:at+binary.Size(p.client)], binary.LittleEndian, &p.client); err != nil {
-		return err
-	}
+	ondisk.Fill(raw[at:at+binary.Size(p.client)], binary.LittleEndian, &p.client)
 	if string(p.client.Name[:]) != clientName || int(p.client.NameLength) != len(clientName) {
 		return bad(at+0x20, "client name", p.client.Name[:], "NTFS")
 	}
@@ -269,9 +263,7 @@ func readClient(r *logRecord) (*clientData, error) {
 	if len(r.data) < size {
 		return nil, r.broken(0x18-headerSize, "data length", len(r.data), fmt.Sprintf("%d at least", size))
 	}
-	if err := ondisk.Fill(r.data[:size], binary.LittleEndian, c); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(r.data[:size], binary.LittleEndian, c)
 	if c.Major > 1 {
 		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with NTFS records of version %d.%d is not supported, "+
 			"only 0 and 1 are", c.Major, c.Minor)

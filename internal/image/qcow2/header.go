@@ -93,9 +93,7 @@ func decodeAt(src ondisk.Source, off int64, v any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
-		return fmt.Errorf("decode %T: %w", v, err) // cannot happen for a fixed-size struct
-	}
+	ondisk.Fill(b, binary.BigEndian, v)
 	return nil
 }
 
@@ -116,9 +114,7 @@ func readHeader(src ondisk.Source) (*header, error) {
 		binary.BigEndian.PutUint32(b[atLength:], version2Length)
 	}
 	h := &header{}
-	if _, err := binary.Decode(b[:], binary.BigEndian, h); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", h, err) // cannot happen for a fixed-size struct
-	}
+	ondisk.Fill(b[:], binary.BigEndian, h)
 	return h, nil
 }
 

@@ -94,9 +94,7 @@ func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
 	if err := ondisk.ReadFull(src, f.bytes[:n], off); err != nil {
 		return nil, err
 	}
-	if _, err := binary.Decode(f.bytes[:], binary.BigEndian, &f.rawFooter); err != nil {
-		return nil, fmt.Errorf("decode vhd footer: %w", err) // cannot happen: both have 512 bytes
-	}
+	ondisk.Fill(f.bytes[:], binary.BigEndian, &f.rawFooter)
 	if !f.hasCookie() {
 		f.err = f.fault("cookie", 0, string(f.Cookie[:]), fmt.Sprintf("%q", cookie))
 	} else if sum := checksum(f.bytes[:], atChecksum); sum != f.Checksum {

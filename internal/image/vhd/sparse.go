@@ -80,9 +80,7 @@ func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 		return nil, 0, err
 	}
 	h := &dynamicHeader{}
-	if _, err := binary.Decode(b, binary.BigEndian, h); err != nil {
-		return nil, 0, fmt.Errorf("decode vhd dynamic header: %w", err) // cannot happen: both have 1024 bytes
-	}
+	ondisk.Fill(b, binary.BigEndian, h)
 	sum := checksum(b, atHeaderSum)
 	switch {
 	case string(h.Cookie[:]) != headerCookie:

@@ -124,9 +124,7 @@ func (x *image) readHeaders() error {
 			return err
 		}
 		if both[i].err == nil {
-			if _, err := binary.Decode(both[i].raw, binary.LittleEndian, &heads[i]); err != nil {
-				return err
-			}
+			ondisk.Fill(both[i].raw, binary.LittleEndian, &heads[i])
 		}
 	}
 	if err := x.oneOf(what, both[0], both[1]); err != nil {
@@ -288,9 +286,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	for i := range int64(n) {
 		at := int64(binary.Size(regionHeader{}) + int(i)*binary.Size(regionEntry{}))
 		var e regionEntry
-		if _, err := binary.Decode(c.raw[at:], binary.LittleEndian, &e); err != nil {
-			return metadata, err
-		}
+		ondisk.Fill(c.raw[at:], binary.LittleEndian, &e)
 		if err := e.check(c.at+at, x.view.Size(), seen); err != nil {
 			return metadata, err
 		}

@@ -301,9 +301,7 @@ func (e *entryHeader) eachIn(sector []byte, i int64, use func(d *anyDescriptor) 
 			continue
 		}
 		var d anyDescriptor
-		if _, err := binary.Decode(sector[p*descriptor:], binary.LittleEndian, &d); err != nil {
-			panic(err) // cannot happen: a sector is always long enough
-		}
+		ondisk.Fill(sector[p*descriptor:], binary.LittleEndian, &d)
 		if !use(&d) {
 			return false
 		}

@@ -154,9 +154,7 @@ func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error)
 	for i := range n {
 		at := int64(binary.Size(metadataHeader{})) + i*int64(binary.Size(metadataEntry{}))
 		var e metadataEntry
-		if _, err := binary.Decode(table[at:], binary.LittleEndian, &e); err != nil {
-			return nil, err
-		}
+		ondisk.Fill(table[at:], binary.LittleEndian, &e)
 		k := key{e.ItemID, e.Flags&itemIsUser != 0}
 		if seen[k] {
 			return nil, m.field("item", at, e.ItemID.String(), "each item once")
@@ -328,9 +326,7 @@ func readLocator(item []byte, at int64) (*locator, error) {
 	if len(item) < binary.Size(h) {
 		return nil, l.field("length", len(item), fmt.Sprintf("at least %d bytes", binary.Size(h)))
 	}
-	if _, err := binary.Decode(item, binary.LittleEndian, &h); err != nil {
-		return nil, err
-	}
+	ondisk.Fill(item, binary.LittleEndian, &h)
 	n := int(h.KeyValueCount)
 	switch {
 	case h.LocatorType != locatorVHDX:
@@ -356,9 +352,7 @@ func (l *locator) field(name string, got, want any) error {
 // add decodes the pair with the entry at byte at of the item.
 func (l *locator) add(item []byte, at int) error {
 	var e locatorEntry
-	if _, err := binary.Decode(item[at:], binary.LittleEndian, &e); err != nil {
-		return err
-	}
+	ondisk.Fill(item[at:], binary.LittleEndian, &e)
 	key, err := l.text(item, e.KeyOffset, e.KeyLength)
 	if err != nil {
 		return err

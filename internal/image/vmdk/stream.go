@@ -187,9 +187,7 @@ func (x *sparse) readFooter() error {
 		return markerErr(last, "end of stream", b[last-start:][:16], "zeros in the last sector")
 	}
 	var foot sparseHeader
-	if _, err := binary.Decode(b[units.SectorSize:], binary.LittleEndian, &foot); err != nil {
-		return fmt.Errorf("decode %T: %w", foot, err)
-	}
+	ondisk.Fill(b[units.SectorSize:], binary.LittleEndian, &foot)
 	if err := x.h.checkFooter(&foot, start+units.SectorSize); err != nil {
 		return err
 	}
