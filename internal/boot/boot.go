@@ -153,18 +153,13 @@ func (f *Found) onMove(effect ondisk.Effect, code string, partition int, text, r
 	})
 }
 
-// Understood reports whether an error describes the content of the disk. Any other is a read error.
-func Understood(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
-}
-
 // Unread reports that a file of the guest is unusable because of err. A missing file is no issue, and a read error is
 // returned.
 func (f *Found) Unread(code string, partition int, what string, err error, remedy string) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
 		return nil
-	case Understood(err):
+	case ondisk.Understood(err):
 		f.Unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
 		return nil
 	}

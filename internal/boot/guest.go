@@ -116,7 +116,7 @@ func (g *Guest) WithFile(paths []string, do func(p Partition, path string)) erro
 		switch {
 		case err == nil:
 			do(p, path)
-		case Understood(err):
+		case ondisk.Understood(err):
 			g.NotSeen(p, strings.Join(paths, " or "), err)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
 			return fmt.Errorf("partition %d: %w", p.Number, err)

@@ -318,7 +318,7 @@ const journalCode = "ext-open"
 // overwritten returns why a replay can change the bytes of a reference, and an empty string if it cannot.
 func (g *Guest) overwritten(p Partition, ref *Ref) (why string, err error) {
 	files, err := g.Files(p)
-	if Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+	if ondisk.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
 		return err.Error(), nil
 	}
 	open, ok := files.(*ext.Replayed)

@@ -132,7 +132,7 @@ func (f *finder) look(p boot.Partition) error {
 			return f.inUse(p.Off, r)
 		})
 		switch err = ondisk.Shift(err, p.Off); {
-		case boot.Understood(err), errors.Is(err, ondisk.ErrNoMatch), errors.Is(err, fs.ErrNotExist):
+		case ondisk.Understood(err), errors.Is(err, ondisk.ErrNoMatch), errors.Is(err, fs.ErrNotExist):
 			v.Whole = err.Error()
 			f.ranges = slices.DeleteFunc(f.ranges, p.Contains)
 		case err != nil:

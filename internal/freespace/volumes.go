@@ -75,7 +75,7 @@ func Count(d disk.Disk, parts []Part) ([]FragmentsOf, error) {
 		v := FragmentsOf{Part: p, Census: guestfile.Census{Budget: budget}}
 		if err := walk(&v.Census, disk.Section(d, p.Range)); err != nil {
 			err = ondisk.Shift(err, p.Off)
-			if !v.Broken(err) && !errors.Is(err, ondisk.ErrNoMatch) {
+			if !ondisk.Understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
 				return nil, err
 			}
 			v = FragmentsOf{Part: p, Err: err}

@@ -4,8 +4,6 @@
 package guestfile
 
 import (
-	"errors"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -80,7 +78,7 @@ func (c *Census) CountFree(find func(*FreeRuns) error) error {
 	err := find(&free)
 	if err == nil {
 		c.Free = &free.Free
-	} else if !c.Broken(err) {
+	} else if !ondisk.Understood(err) {
 		return err
 	}
 	return nil
@@ -89,22 +87,17 @@ func (c *Census) CountFree(find func(*FreeRuns) error) error {
 // Skip counts a file with an error, and reports whether the walk can continue. It cannot after the end of the budget,
 // or after a read error.
 func (c *Census) Skip(err error) bool {
-	if c.spent() || !c.Broken(err) {
+	if c.spent() || !ondisk.Understood(err) {
 		return false
 	}
 	c.Unread++
 	return true
 }
 
-// Broken reports whether an error concerns the structures of the volume, or their limits.
-func (c *Census) Broken(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
-}
-
 // End returns the final error of a walk, or nil if the budget of the disk ended it.
 func (c *Census) End(err error) error {
 	c.Ended = c.spent()
-	if c.Ended && c.Broken(err) {
+	if c.Ended && ondisk.Understood(err) {
 		return nil
 	}
 	return err

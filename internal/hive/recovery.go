@@ -65,8 +65,7 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 		err = r.choose(logs, sum)
 	}
 	if err != nil {
-		if !errors.Is(err, ondisk.ErrUnsupported) && !errors.Is(err, ondisk.ErrFormat) &&
-			!errors.Is(err, ondisk.ErrLimit) {
+		if !ondisk.Understood(err) {
 			return nil, err
 		}
 		r.unsure, r.chains, r.Applied = err, nil, 0

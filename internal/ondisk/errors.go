@@ -94,6 +94,11 @@ func Legible(err error) error {
 	return err
 }
 
+// Understood reports whether an error describes the content of a disk or file. Any other is a read error.
+func Understood(err error) bool {
+	return errors.Is(err, ErrFormat) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimit)
+}
+
 // In returns an error with a class that its text does not mention: people read the text, scripts the code that the
 // command line derives from the class.
 func In(class error, format string, args ...any) error {

@@ -134,8 +134,7 @@ func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged boo
 	if errors.Is(err, unpack.ErrArchive) {
 		return true, err
 	}
-	if job.Doubt && (err == nil || errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
-		errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrReference)) {
+	if job.Doubt && (err == nil || ondisk.Understood(err) || errors.Is(err, ondisk.ErrReference)) {
 		if err == nil {
 			s.Close()
 		}

@@ -30,7 +30,7 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		return nil
 	}
 	l, err := startable(g, p)
-	if err != nil && !boot.Understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
+	if err != nil && !ondisk.Understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
 		return err
 	}
 	const starts = "UEFI firmware starts a loader from partition %d, the EFI system partition"

@@ -202,7 +202,7 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 // tolerable drops errors about the content of a file system, and about absent files: an unreadable file prevents no
 // move. It returns read errors.
 func tolerable(err error) error {
-	if boot.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
+	if ondisk.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
 		return nil
 	}
 	return err

@@ -239,7 +239,7 @@ func findEFI(g *boot.Guest, p boot.Partition, _ *boot.Found) error {
 // unreadable records a program of an EFI system partition that cannot be read. firmware.UEFI reports a wholly
 // unreadable partition.
 func unreadable(g *boot.Guest, p boot.Partition, path string, err error) error {
-	if !boot.Understood(err) {
+	if !ondisk.Understood(err) {
 		return tolerable(err) // a folder without entries
 	}
 	g.Configured(boot.Config{

@@ -55,7 +55,7 @@ func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) 
 		}
 		for _, view := range views(files) {
 			err := do(p, view, f)
-			if boot.Understood(err) {
+			if ondisk.Understood(err) {
 				if !g.Missed(p) { // otherwise the search for configurations has recorded the partition
 					g.NotSeen(p, searched, err)
 				}
@@ -120,7 +120,7 @@ func hibernated(p boot.Partition, files guestfile.FS, paths []string, f *boot.Fo
 		if tolerable(err) != nil {
 			return err
 		}
-		if boot.Understood(err) {
+		if ondisk.Understood(err) {
 			broken = err
 		}
 		for _, i := range issues {

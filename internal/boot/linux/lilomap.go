@@ -115,7 +115,7 @@ func (m *liloMap) place() error {
 
 // unread turns an error about the file system into a reason.
 func (m *liloMap) unread(err error) error {
-	if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, fs.ErrInvalid) {
+	if ondisk.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, fs.ErrInvalid) {
 		return unsoundf("partition %d: %v", m.home.Number, err)
 	}
 	return err

@@ -130,7 +130,7 @@ func FuzzDiskInformation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		parts, err := knownPartitions(data)
 		if err != nil {
-			require.True(t, boot.Understood(err), err)
+			require.True(t, ondisk.Understood(err), err)
 			return
 		}
 		changed, end := bytes.Clone(data), int64(0)

@@ -104,7 +104,7 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 
 // unreadHive reports an unreadable hive.
 func unreadHive(f *boot.Found, k hives, p boot.Partition, what string, err error) error {
-	if boot.Understood(err) {
+	if ondisk.Understood(err) {
 		f.Sign(boot.NotKnown, p, "", "%s", what)
 	}
 	return f.Unread(k.code, 0, what, err, k.remedy)
@@ -123,7 +123,7 @@ func (h *guestHive) keep(f *boot.Found) error {
 		}
 		err = h.replayed()
 	}
-	if err != nil && !boot.Understood(err) {
+	if err != nil && !ondisk.Understood(err) {
 		return err
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 		return nil
 	}
 	r, places, err := h.position(kind, v, off)
-	if err != nil && boot.Understood(err) {
+	if err != nil && ondisk.Understood(err) {
 		h.unlisted++
 		return nil
 	}
@@ -228,7 +228,7 @@ func (r *fileRefs) keep(f *boot.Found) error {
 	// A move of this disk or of another one can rewrite them.
 	if slices.ContainsFunc(r.refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 }) {
 		err := r.lasting()
-		if err != nil && !boot.Understood(err) {
+		if err != nil && !ondisk.Understood(err) {
 			return err
 		}
 		if err != nil {
@@ -309,7 +309,7 @@ func (h *guestHive) open() error {
 		case err == nil:
 			logs = append(logs, hive.Log{Name: shown(file.Path), Source: file})
 			h.files, h.beside = append(h.files, file), append(h.beside, file.Path)
-		case boot.Understood(err):
+		case ondisk.Understood(err):
 			h.unsure = err
 		case !errors.Is(err, fs.ErrNotExist):
 			return err

@@ -194,7 +194,7 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	}
 	files, err := windowsFiles(g, p)
 	if err != nil {
-		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+		if ondisk.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
 			return nil // findWindows reports it
 		}
 		return err

@@ -43,7 +43,7 @@ func (r *fileRefs) mirrored() error {
 	}
 	v := opened[fat.Volume](r.g, r.p)
 	for _, path := range append([]string{r.file.Path}, r.beside...) {
-		if err := v.Mirrored(path); err != nil && !boot.Understood(err) {
+		if err := v.Mirrored(path); err != nil && !ondisk.Understood(err) {
 			return ondisk.Shift(err, r.p.Off)
 		} else if err != nil {
 			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and a check may change the file: %v",
@@ -83,7 +83,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	}
 	name := "the log of the NTFS" + p.Suffix()
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || err != nil && boot.Understood(err):
+	case errors.Is(err, fs.ErrNotExist) || err != nil && ondisk.Understood(err):
 		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is missing or cannot be read", name)
 	case err != nil:
 		return err
@@ -120,7 +120,7 @@ func readLog(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	v := opened[ntfs.Volume](g, p)
 	cluster, record := v.Sizes()
 	log, err := ntfs.Read(file, ntfs.LogVolume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
-	if err != nil && boot.Understood(err) {
+	if err != nil && ondisk.Understood(err) {
 		err = ondisk.In(ondisk.ErrUnsupported,
 			"$LogFile of NTFS cannot be read, so it is unknown whether Windows was shut down cleanly: %v", err)
 	}
@@ -221,7 +221,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 			return nil
 		case err != nil:
 			const unknown = "it is unknown whether Windows is hibernated on the disk"
-			if boot.Understood(err) {
+			if ondisk.Understood(err) {
 				f.Sign(boot.NotKnown, p, boot.NoMove, "%s%s cannot be read", shown(hibernationFile), p.Suffix())
 			}
 			return f.Unread("hibernated", 0, unknown, err, shutDownFully)

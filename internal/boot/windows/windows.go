@@ -80,7 +80,7 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 // unreadable reports unreadable files of a partition. Most such volumes hold data, and a Windows in one would not start
 // before the move either: only a partition that the BIOS boots from counts as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
-	if !boot.Understood(err) {
+	if !ondisk.Understood(err) {
 		return err
 	}
 	f.Sign(boot.NotKnown, p, "", "the files of partition %d cannot be read", p.Number)
@@ -194,7 +194,7 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	case err == nil:
 		file, err := files.Open(path)
 		return file, ondisk.Shift(err, p.Off)
-	case boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch):
+	case ondisk.Understood(err) || errors.Is(err, ondisk.ErrNoMatch):
 		return nil, fs.ErrNotExist
 	}
 	return nil, err
@@ -221,9 +221,9 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 		switch {
 		case err == nil:
 			folder, _, _ = strings.Cut(file.Path, "/") // in its stored spelling
-		case errors.Is(err, fs.ErrNotExist), boot.Understood(err) && i >= len(windowsFolders):
+		case errors.Is(err, fs.ErrNotExist), ondisk.Understood(err) && i >= len(windowsFolders):
 			continue
-		case !boot.Understood(err):
+		case !ondisk.Understood(err):
 			return err
 		}
 		r.windows = append(r.windows, folder)

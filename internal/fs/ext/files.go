@@ -47,7 +47,7 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 		return f, nil
 	}
 	r, err := f.replayed(b)
-	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
+	if ondisk.Understood(err) {
 		f.fixed = err
 		return &Replayed{FS: f, Before: f, Unread: err}, nil // a boot loader ignores the journal
 	}

@@ -88,9 +88,7 @@ func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 		return l, nil
 	}
 	if err := l.analyse(src, page, v); err != nil {
-		understood := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
-			errors.Is(err, ondisk.ErrLimit)
-		if l.State == Clean && understood {
+		if l.State == Clean && ondisk.Understood(err) {
 			return &Log{State: Clean, Major: page.Major, Minor: page.Minor}, nil // Linux and ntfs-3g trust the flag
 		}
 		return nil, err

@@ -281,7 +281,7 @@ func (b *box) head(f *file) (*open, error) {
 	if err == nil {
 		h.known, err = io.ReadAll(io.LimitReader(r, glance))
 	}
-	if err != nil && (!isFileError(err) || errors.Is(err, ondisk.ErrLimit)) {
+	if err != nil && (!ondisk.Understood(err) || errors.Is(err, ondisk.ErrLimit)) {
 		return nil, err // a limit for one member holds for all
 	}
 	return b.opened(h, f.name), nil
@@ -356,11 +356,6 @@ func (h *head) Size() int64 { return h.size }
 // Extent returns everything as data.
 func (h *head) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
-}
-
-// isFileError reports whether an error is caused by the content of a file. Opening the file returns it again.
-func isFileError(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
 // Limits of an archive.

@@ -176,14 +176,14 @@ func Reads(kind string) bool { return Known(kind) || kind == zipFile || kind == 
 func (b *box) recognise() (kind string, err error) {
 	id, err := image.IdentifyFile(b.file)
 	switch {
-	case err != nil && !isFileError(err):
+	case err != nil && !ondisk.Understood(err):
 		return "", err
 	case err != nil: // opening it as an image reports the cause
 	case id.Kind == image.Packed && Reads(id.Format):
 		return id.Format, nil
 	case id.Kind == image.Pack && id.Format == "ova":
 		files, err := ova.Files(b.file)
-		if err != nil && !isFileError(err) {
+		if err != nil && !ondisk.Understood(err) {
 			return "", err
 		}
 		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // a damaged OVA if it has no OVF
@@ -209,7 +209,7 @@ func (b *box) list(kind string) (err error) {
 		}
 		id, err := image.IdentifyFile(b.opened(b.base, b.stem()))
 		switch {
-		case err != nil && !isFileError(err):
+		case err != nil && !ondisk.Understood(err):
 			return err
 		case err != nil:
 			return nil //nolint:nilerr // opening the image reports the cause

@@ -197,8 +197,7 @@ func damaged(err error) bool {
 	if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
 		return true
 	}
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
-		errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference)
+	return ondisk.Understood(err) || errors.Is(err, ondisk.ErrReference)
 }
 
 // change is the change of the file by a log descriptor.
