@@ -406,14 +406,4 @@ func (img *Image) completedBy(n driver.Names, at string) bool {
 }
 
 // SnapshotsAt returns the issues for the paths of snapshots.
-func SnapshotsAt(paths []string) (out []ondisk.Issue) {
-	for _, p := range paths {
-		out = append(out, ondisk.Issue{
-			Code: "snapshot-parent", Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("%.1024q is a snapshot of this disk: the disk alone is not the machine's present state",
-				p),
-			Remedy: "consolidate or remove the snapshots first",
-		})
-	}
-	return out
-}
+func SnapshotsAt(paths []string) []ondisk.Issue { return snapshots(paths, "%.1024q") }

@@ -2,7 +2,7 @@ package image
 
 import (
 	"bytes"
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -314,7 +314,8 @@ func detect(f driver.File, want, requiredBy string) (driver.Format, error) {
 		return found, ondisk.Field("image", "format", 0, strings.Join(names, " and "),
 			"the content of one format; if the guest wrote one of the headers, remove it inside the guest")
 	case want != "" && !matches(want, found.Name, names):
-		return found, ondisk.Field("image", "format", 0, contentName(names), want+" (given by "+requiredBy+")")
+		content := cmp.Or(strings.Join(names, ""), "no known header") // one name at most
+		return found, ondisk.Field("image", "format", 0, content, want+" (given by "+requiredBy+")")
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		remedy := other.remedy
 		if remedy == "" {
@@ -375,13 +376,6 @@ func matches(want, found string, names []string) bool {
 		return want == raw.Format.Name
 	}
 	return strings.EqualFold(want, names[0]) || (want == found && found != raw.Format.Name)
-}
-
-func contentName(names []string) string {
-	if len(names) == 0 {
-		return "no known header"
-	}
-	return names[0]
 }
 
 // CodeHidden is the issue code of an image with stored data that read as zeros.
@@ -509,15 +503,18 @@ type companion struct {
 
 var companions = []companion{
 	{
-		name: "VMware changed block tracking", holds: "a list of changed blocks", detect: changeTracking,
-		disk: vmdkBefore("-ctk"),
+		// Signature, version 1, and a header of one sector. Source: libvmdk, "VMware Virtual Disk (VMDK) format
+		// specification", "Change tracking file".
+		name: "VMware changed block tracking", holds: "a list of changed blocks", disk: vmdkBefore("-ctk"),
+		detect: both(prefix("\xa2\x72\x19\xf6\x01\x00\x00\x00"), le16(12, 512)),
 	},
 	{
 		name: "VMware CBRC digest", holds: "hashes for the host's read cache", disk: vmdkBefore("-digest"),
 		detect: func(_, _ []byte) bool { return false }, // its format is unpublished
 	},
 	{
-		name: "AppleDouble", holds: "macOS attributes of a file", detect: appleDouble,
+		// Magic and version 2. Spec: RFC 1740, appendix A.
+		name: "AppleDouble", holds: "macOS attributes of a file", detect: prefix("\x00\x05\x16\x07\x00\x02\x00\x00"),
 		disk: func(file string) string {
 			if disk, ok := strings.CutPrefix(file, "._"); ok {
 				return disk
@@ -536,17 +533,6 @@ func vmdkBefore(mark string) func(string) string {
 		}
 		return ""
 	}
-}
-
-// changeTracking detects the header of a -ctk.vmdk file: signature, version 1, and a header of one sector. Source:
-// libvmdk, "VMware Virtual Disk (VMDK) format specification", "Change tracking file".
-func changeTracking(head, _ []byte) bool {
-	return has(head, 0, "\xa2\x72\x19\xf6\x01\x00\x00\x00") && le16(12, 512)(head, nil)
-}
-
-// appleDouble detects the header of an AppleDouble file: magic and version 2. Spec: RFC 1740, appendix A.
-func appleDouble(head, _ []byte) bool {
-	return len(head) >= 8 && binary.BigEndian.Uint64(head) == 0x00051607_00020000
 }
 
 // companionOf returns the kind of a companion without a known format, or nil. It goes by the content, and otherwise by

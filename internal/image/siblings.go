@@ -49,7 +49,7 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		missed.add(n.Unseen)
 	}
 	linked, err := img.childrenBesideLink()
-	return slices.Concat(snapshots(children), viewsOf(views), missed.issues(), linked), err
+	return slices.Concat(snapshots(children, "%q in the same folder"), viewsOf(views), missed.issues(), linked), err
 }
 
 // CodeUnseen is the issue code of files and folders not searched for overlays.
@@ -101,12 +101,13 @@ func (img *Image) siblingNames() (_ map[string]driver.Names, err error) {
 	}
 }
 
-func snapshots(children []string) (out []ondisk.Issue) {
+// snapshots returns the issues for snapshots. format is that of their names.
+func snapshots(children []string, format string) (out []ondisk.Issue) {
 	for _, name := range children {
 		out = append(out, ondisk.Issue{
 			Code: "snapshot-parent", Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's "+
-				"present state", name),
+			Text: fmt.Sprintf(format+" is a snapshot of this disk: the disk alone is not the machine's present state",
+				name),
 			Remedy: "consolidate or remove the snapshots first",
 		})
 	}

@@ -240,7 +240,11 @@ func (o *DeviceOutput) Publish() error {
 // Discard writes nothing more to the device. If the copy had begun, it returns an error, because the old content is
 // lost.
 func (o *DeviceOutput) Discard() error {
-	err := errors.Join(o.m.Close(), o.closeDir())
+	err := o.m.Close()
+	if o.dir != nil {
+		err = errors.Join(err, o.dir.Close())
+		o.dir = nil
+	}
 	if !o.begun || o.done {
 		return err
 	}
@@ -257,15 +261,6 @@ func (m *MarkedError) Unwrap() error { return ondisk.ErrOutput }
 // Remedy describes the state of the device and the remedy.
 func (m *MarkedError) Remedy() string {
 	return fmt.Sprintf("DEST %s holds an unfinished copy, marked in its first sector; run the command again", m.Path)
-}
-
-func (o *DeviceOutput) closeDir() error {
-	if o.dir == nil {
-		return nil
-	}
-	err := o.dir.Close()
-	o.dir = nil
-	return err
 }
 
 // Kind returns the format: a device holds the disk byte for byte.

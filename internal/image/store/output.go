@@ -189,7 +189,10 @@ func (o *Parts) checkDest(src *gate.Opened) error {
 		return cmp.Or(err, ondisk.In(ondisk.ErrUsage,
 			"DEST %s belongs to %s, as its data or disk; name another file", o.path, user))
 	}
-	return o.mayReplace(o.base)
+	if o.force {
+		return nil
+	}
+	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.path)
 }
 
 // checkOpen refuses a file of DEST with unfinished work, or one that such work needs. Otherwise its partial file would
@@ -216,14 +219,6 @@ func (o *Parts) checkBeside(src *gate.Opened) error {
 		}
 	}
 	return nil
-}
-
-// mayReplace refuses an existing name without --force.
-func (o *Parts) mayReplace(name string) error {
-	if o.force {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
 }
 
 // sourceFile returns the name of the source file at a path, or behind a loop device there. It returns an empty string
@@ -335,13 +330,6 @@ func unused(img *image.Image, shown string) error {
 	return nil
 }
 
-// extentNames returns the possible names of a further file of an image.
-func extentNames(base, suffix string) (name, other string) {
-	ext := filepath.Ext(base)
-	stem := strings.TrimSuffix(base, ext)
-	return stem + suffix + ext, stem + "-1" + suffix + ext
-}
-
 // extentSuffix matches the part that formats add between stem and extension: for a flat extent, the extents of a split
 // disk (2 GB each), and the head of a view.
 var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
@@ -357,7 +345,9 @@ func isExtentName(base, name string) bool {
 // createExtent creates a further file of the image: NAME-flat.vmdk. With --force, the current extent of DEST must exist
 // until the descriptor is replaced, so the new one gets the other of two names.
 func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
-	name, other := extentNames(o.base, suffix)
+	ext := filepath.Ext(o.base)
+	stem := strings.TrimSuffix(o.base, ext)
+	name, other := stem+suffix+ext, stem+"-1"+suffix+ext
 	if err := gate.CheckName(other); err != nil {
 		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST would need a second file: %w", err)
 	}

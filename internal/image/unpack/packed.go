@@ -48,9 +48,6 @@ var formats = map[string]struct {
 	Bzip2: {func(in *bufio.Reader) (io.Reader, error) { return bzip2.NewReader(in), nil }, unknown},
 }
 
-// Known reports whether a compression format can be unpacked.
-func Known(stream string) bool { return formats[stream].open != nil }
-
 // unknown is the stated size of formats without one.
 func unknown(ondisk.Source) int64 { return -1 }
 

@@ -150,7 +150,7 @@ var ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
 // unjudged returns the error of an archive that is not unpacked. It recognizes images by their names.
 func (b *box) unjudged(kind string) error {
 	of, where := "an archive", "it"
-	if Known(kind) {
+	if formats[kind].open != nil {
 		of, where = "a tar archive", "its first "+units.Format(HeadSize)
 	}
 	images := slices.DeleteFunc(slices.Clone(b.files), func(f file) bool { return !image.Named(f.name, f.size()) })
@@ -170,7 +170,7 @@ const (
 )
 
 // Reads reports whether files of a kind, such as gzip, can be unpacked.
-func Reads(kind string) bool { return Known(kind) || kind == zipFile || kind == Tar }
+func Reads(kind string) bool { return formats[kind].open != nil || kind == zipFile || kind == Tar }
 
 // recognise returns the kind of the file: a compression format, or an archive of plain files.
 func (b *box) recognise() (kind string, err error) {
@@ -187,14 +187,14 @@ func (b *box) recognise() (kind string, err error) {
 			return "", err
 		}
 		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // a damaged OVA if it has no OVF
-		if err == nil && !named && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
+		if err == nil && !named && !slices.ContainsFunc(files, ofOVF) {
 			return Tar, nil
 		}
 	}
 	return "", ondisk.ErrNoMatch
 }
 
-func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
+func ofOVF(f ova.File) bool { return strings.EqualFold(path.Ext(f.Name), ".ovf") }
 
 // list unpacks a stream and lists the members of an archive. With Head, the list ends with the unpacked bytes.
 func (b *box) list(kind string) (err error) {
@@ -204,7 +204,11 @@ func (b *box) list(kind string) (err error) {
 	case Tar:
 		b.base = b.file
 	default:
-		if b.base, err = b.unpackStream(kind); err != nil {
+		r, err := OpenStream(kind, b.file)
+		if err != nil {
+			return err
+		}
+		if b.base, err = b.unpack(kind, r, b.file.Size()); err != nil {
 			return err
 		}
 		id, err := image.IdentifyFile(b.opened(b.base, b.stem()))
@@ -434,15 +438,6 @@ func (s *spool) close() error {
 		return nil
 	}
 	return errors.Join(s.f.Close(), s.dir.Close())
-}
-
-// unpackStream unpacks the whole file.
-func (b *box) unpackStream(kind string) (content, error) {
-	r, err := OpenStream(kind, b.file)
-	if err != nil {
-		return nil, err
-	}
-	return b.unpack(kind, r, b.file.Size())
 }
 
 // content returns the unpacked bytes of a member.

@@ -90,22 +90,17 @@ func (m *extentMap) addFlat(s *driver.Source, i int, e *extent) error {
 		if x.file, err = m.openFlat(s, i, e); err != nil {
 			return err
 		}
-	case sparseKinds[e.kind]:
-		return refuseSparse(s, i, e)
+	case sparseKinds[e.kind]: // read none of its own references
+		if _, err := openOther(s, i, e); err != nil {
+			return err
+		}
+		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
 	default:
 		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO",
 			e.kind)
 	}
 	m.add(e, x)
 	return nil
-}
-
-// refuseSparse returns the error of a sparse extent in a flat disk. It reads none of the extent's own references.
-func refuseSparse(s *driver.Source, i int, e *extent) error {
-	if _, err := openOther(s, i, e); err != nil {
-		return err
-	}
-	return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
 }
 
 // openFlat opens the file of an extent, which several extents may share.
@@ -183,7 +178,8 @@ func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 		return nil, fmt.Errorf("%s line %d: extent %d: %w", descriptorName, e.line, i, err)
 	}
 	if f.ID() == s.File.ID() {
-		return nil, sameFile(i, e)
+		return nil, textErr(e.line, ondisk.ErrFormat,
+			"extent %d is the same file (%.256q): an extent can never be a descriptor", i, e.name)
 	}
 	return f, nil
 }
@@ -387,10 +383,7 @@ func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (openedExtent, e
 // openHosted opens an extent of a split disk. It has the header of a single-file disk, without a descriptor.
 func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	x := &sparse{grains: grains{file: f, tabs: tabs}}
-	if n := f.Size(); n < units.SectorSize {
-		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
-	}
-	if _, err := ondisk.Decode(f, 0, &x.h); err != nil {
+	if err := x.readHeader(); err != nil {
 		return nil, err
 	}
 	if string(x.h.Magic[:]) != magicSparse {

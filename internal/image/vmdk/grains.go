@@ -219,17 +219,8 @@ type tableFaults struct {
 	probed int           // markers checked
 }
 
-// checkTables walks every grain table once. Reads find an entry past the end of the file, but never two entries with
-// the same grain.
-func (x *grains) checkTables() ([]ondisk.Issue, error) {
-	c := &faults{}
-	if err := x.check(c); err != nil {
-		return nil, err
-	}
-	return c.issues(), nil
-}
-
-// check adds the faults of the extent to f.
+// check adds the faults of the extent to f. It walks every grain table once. Reads find an entry past the end of the
+// file, but never two entries with the same grain.
 func (x *grains) check(f *faults) error {
 	c := &tableFaults{
 		faults: f, x: x, holes: ondisk.NewHoles(x.file), gaps: ondisk.NewHoles(x.file),

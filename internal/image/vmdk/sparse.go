@@ -72,12 +72,17 @@ func (x *sparse) checkGrain(sector uint64, grain, at int64) error {
 	}
 }
 
+func (x *sparse) readHeader() error {
+	if n := x.file.Size(); n < units.SectorSize {
+		return field("file size", 0, n, "at least 512 bytes, the size of the header")
+	}
+	_, err := ondisk.Decode(x.file, 0, &x.h)
+	return err
+}
+
 func openSparse(s *driver.Source) (*driver.Image, error) {
 	x := &sparse{grains: grains{file: s.File}}
-	if n := s.File.Size(); n < units.SectorSize {
-		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
-	}
-	if _, err := ondisk.Decode(s.File, 0, &x.h); err != nil {
+	if err := x.readHeader(); err != nil {
 		return nil, err
 	}
 	if x.h.Capacity == 0 && x.h.DescriptorOffset != 0 {
@@ -113,7 +118,11 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img.Check = x.checkTables
+	img.Check = func() ([]ondisk.Issue, error) {
+		f := &faults{}
+		err := x.check(f)
+		return f.issues(), err
+	}
 	return img, nil
 }
 

@@ -97,22 +97,14 @@ type inflater struct {
 }
 
 // inflaters reuses inflaters, with tables of some 40 KiB each.
-var inflaters = sync.Pool{New: func() any { return newInflater() }}
-
-func newInflater() *inflater {
+var inflaters = sync.Pool{New: func() any {
 	// Use an empty stream: NewReader requires a valid one.
 	r, err := zlib.NewReader(bytes.NewReader([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}))
 	if err != nil {
 		panic(err)
 	}
 	return &inflater{out: r}
-}
-
-// buffer returns a buffer for n bytes of compressed data.
-func (i *inflater) buffer(n int64) []byte {
-	i.packed = slices.Grow(i.packed[:0], int(n))[:n]
-	return i.packed
-}
+}}
 
 var errTooLong = errors.New("more bytes than a grain has")
 
@@ -216,11 +208,11 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 	}
 	i := inflaters.Get().(*inflater) // the pool holds nothing else
 	defer inflaters.Put(i)
-	packed := i.buffer(size)
-	if err := ondisk.ReadFull(x.file, packed, off+grainMarker); err != nil {
+	i.packed = slices.Grow(i.packed[:0], int(size))[:size]
+	if err := ondisk.ReadFull(x.file, i.packed, off+grainMarker); err != nil {
 		return err
 	}
-	return i.inflate(dst, packed, x.h.cut(grain), off+grainMarker)
+	return i.inflate(dst, i.packed, x.h.cut(grain), off+grainMarker)
 }
 
 // grainAt checks the marker of a grain at byte offset off of the file, and returns the size of its data.

@@ -196,11 +196,6 @@ func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.
 		"createType %s, want the descriptor inside its extent; open the extent file itself", kind)
 }
 
-func sameFile(i int, e *extent) error {
-	return textErr(e.line, ondisk.ErrFormat, "extent %d is the same file (%.256q): an extent can never be a descriptor",
-		i, e.name)
-}
-
 // image sets the fields common to both kinds of disk.
 func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	cid, err := d.cid("cid", 0)

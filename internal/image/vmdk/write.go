@@ -88,10 +88,15 @@ func (t *flatTarget) Finish() error {
 	if err := t.Flat.Finish(); err != nil {
 		return err
 	}
-	if _, err := t.descriptor.WriteAt(t.text, 0); err != nil {
+	return writeText(t.descriptor, t.text)
+}
+
+// writeText writes a descriptor to its file.
+func writeText(f driver.WriteFile, text []byte) error {
+	if _, err := f.WriteAt(text, 0); err != nil {
 		return err
 	}
-	return t.descriptor.Sync()
+	return f.Sync()
 }
 
 // sparseTarget writes a sparse file: header, embedded descriptor if any, both directories with their tables, grains in
@@ -302,10 +307,7 @@ func (t *splitTarget) Finish() error {
 			return err
 		}
 	}
-	if _, err := t.descriptor.WriteAt(t.text, 0); err != nil {
-		return err
-	}
-	return t.descriptor.Sync()
+	return writeText(t.descriptor, t.text)
 }
 
 // A view is a flat disk that maps ranges inside the files of another disk. Sectors that differ from the other disk lie
