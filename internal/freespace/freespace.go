@@ -215,9 +215,7 @@ func ofNTFS(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used fun
 	if err != nil {
 		return err
 	}
-	v := opened.(ntfs.Volume) //nolint:forcetypeassert // Open returns no others
-	cluster, record := v.Sizes()
-	read, err := ntfs.Read(log, ntfs.LogVolume{Source: d, Cluster: cluster, Record: record, MFT: v.Record})
+	read, err := opened.(ntfs.Volume).Log(log) //nolint:forcetypeassert // Open returns no others
 	switch {
 	case err != nil:
 		return err

@@ -117,9 +117,7 @@ func readLog(g *boot.Guest, p boot.Partition) (*ntfs.Log, error) {
 	if file == nil {
 		return nil, err
 	}
-	v := opened[ntfs.Volume](g, p)
-	cluster, record := v.Sizes()
-	log, err := ntfs.Read(file, ntfs.LogVolume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
+	log, err := opened[ntfs.Volume](g, p).Log(file)
 	if err != nil && ondisk.Understood(err) {
 		err = ondisk.In(ondisk.ErrUnsupported,
 			"$LogFile of NTFS cannot be read, so it is unknown whether Windows was shut down cleanly: %v", err)

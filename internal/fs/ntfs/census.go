@@ -2,7 +2,6 @@ package ntfs
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 
@@ -139,7 +138,7 @@ func (s *stream) add(rec *record, a *attr) error {
 	if a.name != s.name || a.LowestVCN != s.clusters {
 		return rec.broken(a.at+0x10, "lowest cluster", a.LowestVCN, fmt.Sprintf("%d, which comes next", s.clusters))
 	}
-	err := runList(a.runs, s.fs.clusters, func(e extent) error {
+	return rec.eachRun(a, s.fs.clusters, func(e extent) error {
 		if e.length > s.fs.vcnLimit()-s.clusters {
 			return fmt.Errorf("%w: %d clusters behind %d", errRunList, e.length, s.clusters)
 		}
@@ -149,10 +148,6 @@ func (s *stream) add(rec *record, a *attr) error {
 		s.clusters += e.length
 		return nil
 	})
-	if errors.Is(err, errRunList) {
-		return rec.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
-	}
-	return err
 }
 
 // bitmap opens $Bitmap.
@@ -332,15 +327,12 @@ func (n *fileSystem) usedBy(number int64, used func(disk.Range) error) error {
 		if a.NonResident == 0 {
 			continue
 		}
-		err := runList(a.runs, n.clusters, func(e extent) error {
+		err := rec.eachRun(a, n.clusters, func(e extent) error {
 			if e.start == extentHole {
 				return nil
 			}
 			return used(disk.Range{Off: e.start * n.cluster, Len: e.length * n.cluster})
 		})
-		if errors.Is(err, errRunList) {
-			return rec.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
-		}
 		if err != nil {
 			return err
 		}

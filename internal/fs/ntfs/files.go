@@ -168,16 +168,12 @@ type Trace struct {
 	MFT     []int64 // records of the MFT itself
 }
 
-// Volume is implemented by the result of Open, for the reader of the volume's log.
+// Volume is implemented by the result of Open.
 type Volume interface {
 	// Trace returns the records of a file, by its path.
 	Trace(path string) (Trace, error)
-	// Record returns an MFT record with its fix-ups undone, in use or not. The record is nil if it is not valid.
-	Record(number int64) ([]byte, error)
-	// Sizes returns the bytes of a cluster and of a record.
-	Sizes() (cluster, record int64)
-	// Disk returns the partition.
-	Disk() disk.Disk
+	// Log reads the log of the volume, see Read.
+	Log(src ondisk.Source) (*Log, error)
 }
 
 var _ Volume = (*fileSystem)(nil)
@@ -227,8 +223,13 @@ func (node *node) records() ([]int64, error) {
 	return out, nil
 }
 
-// Record implements Volume.
-func (n *fileSystem) Record(number int64) ([]byte, error) {
+// Log implements Volume.
+func (n *fileSystem) Log(src ondisk.Source) (*Log, error) {
+	return Read(src, LogVolume{Source: n.volume, Cluster: n.cluster, Record: n.record, MFT: n.logged})
+}
+
+// logged implements the MFT of LogVolume.
+func (n *fileSystem) logged(number int64) ([]byte, error) {
 	if number < 0 || number >= n.mft.Size()/n.record {
 		return nil, nil
 	}
@@ -241,9 +242,3 @@ func (n *fileSystem) Record(number int64) ([]byte, error) {
 	}
 	return raw, nil
 }
-
-// Sizes implements Volume.
-func (n *fileSystem) Sizes() (cluster, record int64) { return n.cluster, n.record }
-
-// Disk implements Volume.
-func (n *fileSystem) Disk() disk.Disk { return n.volume }

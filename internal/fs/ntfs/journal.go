@@ -87,7 +87,12 @@ func Read(src ondisk.Source, v LogVolume) (*Log, error) {
 	if l.State == Checked || l.State == Closed {
 		return l, nil
 	}
-	if err := l.analyse(src, page, v); err != nil {
+	r, err := newReader(src, page)
+	if err == nil {
+		a := analysis{reader: r, volume: v, slots: map[int][]Target{}, transactions: map[uint32]*transaction{}}
+		err = a.run(l)
+	}
+	if err != nil {
 		if l.State == Clean && ondisk.Understood(err) {
 			return &Log{State: Clean, Major: page.Major, Minor: page.Minor}, nil // Linux and ntfs-3g trust the flag
 		}
@@ -110,16 +115,6 @@ func ReadState(src ondisk.Source) (State, error) {
 		return Empty, err
 	}
 	return page.state(), nil
-}
-
-// analyse finds the writes that a replay may make.
-func (l *Log) analyse(src ondisk.Source, page *restartPage, v LogVolume) error {
-	r, err := newReader(src, page)
-	if err != nil {
-		return err
-	}
-	a := analysis{reader: r, volume: v, slots: map[int][]Target{}, transactions: map[uint32]*transaction{}}
-	return a.run(l)
 }
 
 const (

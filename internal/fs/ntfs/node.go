@@ -271,6 +271,15 @@ func runList(b []byte, clusters int64, add func(extent) error) error {
 	return nil
 }
 
+// eachRun calls add for each run of an attribute.
+func (r *record) eachRun(a *attr, clusters int64, add func(extent) error) error {
+	err := runList(a.runs, clusters, add)
+	if errors.Is(err, errRunList) {
+		return r.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
+	}
+	return err
+}
+
 // signed decodes a little-endian number of 1 to 8 bytes.
 func signed(b []byte) int64 {
 	n := int64(int8(b[len(b)-1])) //nolint:gosec // the byte with the sign
@@ -314,10 +323,7 @@ func (v *value) add(rec *record, a *attr) error {
 	if !v.found {
 		v.found, v.size, v.initialised = true, a.nonResidentHead.Size, a.Initialised
 	}
-	if err := runList(a.runs, v.fs.clusters, v.extend); err != nil {
-		if errors.Is(err, errRunList) {
-			return rec.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
-		}
+	if err := rec.eachRun(a, v.fs.clusters, v.extend); err != nil {
 		return err
 	}
 	if v.clusters != a.HighestVCN+1 && (v.clusters != 0 || a.HighestVCN != 0) {
@@ -327,8 +333,11 @@ func (v *value) add(rec *record, a *attr) error {
 	if !v.growing {
 		return nil
 	}
-	var err error
-	v.fs.mft, err = v.partial()
+	if err := v.fs.budget.Work.Spend(guestfile.RunCost * int64(len(v.runs))); err != nil {
+		return err
+	}
+	var err error // the MFT up to its last known run
+	v.fs.mft, err = guestfile.NewFile(v.fs.volume, "$MFT", min(v.initialised, v.clusters*v.fs.cluster), v.runs)
 	return err
 }
 
@@ -348,14 +357,6 @@ func (v *value) extend(e extent) error {
 	}
 	v.clusters += e.length
 	return nil
-}
-
-// partial returns the MFT up to its last known run.
-func (v *value) partial() (*guestfile.File, error) {
-	if err := v.fs.budget.Work.Spend(guestfile.RunCost * int64(len(v.runs))); err != nil {
-		return nil, err
-	}
-	return guestfile.NewFile(v.fs.volume, "$MFT", min(v.initialised, v.clusters*v.fs.cluster), v.runs)
 }
 
 // plain refuses a file without unnamed data, and encrypted or compressed data, which is not stored as the file reads.
