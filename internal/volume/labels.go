@@ -5,12 +5,10 @@ package volume
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -27,9 +25,10 @@ func leaves(v *Volume, what string, off int64, part string, end int64) {
 // sys/sys/disklabel.h.
 var bsd = &row{
 	kinds: []Traits{{Kind: Disklabel, Slices: "BSD disklabel", NeverStale: true}},
-	what:  "bsd disklabel", at: []int64{units.SectorSize, 4096, atInSector}, size: atBSDMap + maxSlices*bsdEntry,
-	order: binary.LittleEndian, magic: []Mark{{0, "\x57\x45\x56\x82"}},
-	matches: func(s *super) bool { return s.u32(132) == s.u32(0) },
+	what:  "bsd disklabel", size: atBSDMap + maxSlices*bsdEntry, order: binary.LittleEndian,
+	// It is in sector 1 of 512 bytes, in sector 1 of the disk, or in sector 0.
+	at: []int64{512, 1024, 2048, 4096, atInSector}, magic: []Mark{{0, "\x57\x45\x56\x82"}},
+	matches: func(s *super) bool { return s.u32(132) == s.u32(0) && (s.at <= 512 || s.at == s.d.SectorSize()) },
 	checks: func(s *super) {
 		s.check(
 			check{"partition count", atBSDCount, 2, within(0, maxSlices).says("at most %d", maxSlices)},
@@ -59,20 +58,6 @@ const (
 	bsdEntry     = 16
 	atInSector   = 64 // offset of a label in sector 0, as on Alpha and by parted
 )
-
-// bsdProber detects a disklabel in sector 1 of 512 bytes, in sector 1 of the disk, or in sector 0.
-func bsdProber() Prober {
-	p := bsd.prober()
-	p.Probe = func(d disk.Disk) (*Volume, error) {
-		for _, at := range []int64{units.SectorSize, d.SectorSize(), atInSector} {
-			if v, err := bsd.probeAt(d, at); !errors.Is(err, ondisk.ErrNoMatch) {
-				return v, err
-			}
-		}
-		return nil, ondisk.ErrNoMatch
-	}
-	return p
-}
 
 // bsdTypes are the slice types common to all BSDs. Source: sfdisk --label bsd --list-types; FreeBSD,
 // sys/sys/disklabel.h.
@@ -114,7 +99,9 @@ func bsdVolume(s *super) *Volume {
 		p := Part{Name: name, Kind: bsdType(kind), Start: off, Size: size}
 		if !inside {
 			p.Start = -1
-			outside(v, p.Name)
+			v.Note("slice-outside", ondisk.Refuse,
+				fmt.Sprintf("slice %s of the disklabel is not inside the partition, and would be left behind", name),
+				"correct the label in the guest")
 		}
 		v.Parts = append(v.Parts, p)
 	}
@@ -163,13 +150,6 @@ func bsdType(n uint8) string {
 		return bsdTypes[n]
 	}
 	return fmt.Sprintf("type %d", n)
-}
-
-// outside refuses to move a container if a slice lies outside of it, since the move would leave the slice behind.
-func outside(v *Volume, slice string) {
-	v.Note("slice-outside", ondisk.Refuse,
-		fmt.Sprintf("slice %s of the disklabel is not inside the partition, and would be left behind", slice),
-		"correct the label in the guest")
 }
 
 const (

@@ -6,7 +6,6 @@ import (
 	"crypto/md5"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -73,17 +72,12 @@ var vmfs = &row{
 	},
 	volume: func(s *super) *Volume {
 		v := &Volume{Kind: VMFS, Size: s.d.Size(), DataStart: ondisk.I64(s.u64(122))}
-		v.Add("device", vmfsID(s.b[130:146]))
+		// as ESXi and libblkid format an identifier: two 32-bit numbers, a 16-bit number, and a MAC address
+		v.Addf("device", "%08x-%08x-%04x-%x", s.u32(130), s.u32(134), s.u16(138), s.b[140:146])
 		v.Note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi",
 			"move the virtual machines to a new datastore")
 		return v
 	},
-}
-
-// vmfsID formats an identifier like ESXi and libblkid: two 32-bit numbers, a 16-bit number, and a MAC address.
-func vmfsID(b []byte) string {
-	le := binary.LittleEndian
-	return fmt.Sprintf("%08x-%08x-%04x-%x", le.Uint32(b), le.Uint32(b[4:]), le.Uint16(b[8:]), b[10:16])
 }
 
 // zfs detects a device of a pool. Spec of the space for boot loaders: ZFS On-Disk Specification, 1.3; GRUB 2.06,

@@ -36,7 +36,7 @@ var Probers = []Prober{
 	bcache.prober(),
 	zfs,
 	vmfs.prober(),
-	bsdProber(),
+	bsd.prober(),
 	vtoc.prober(),
 }
 

@@ -210,7 +210,8 @@ func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 
 // bitmap returns the file offset of the sector bitmap for a block's chunk.
 func (x *image) bitmap(block int64) (int64, error) {
-	at := x.bat.Off + 8*x.meta.bitmapIndex(block)
+	chunk := x.meta.ratio()
+	at := x.bat.Off + 8*(block/chunk*(chunk+1)+chunk)
 	v, err := x.tabs.U64(at)
 	if err != nil {
 		return 0, err

@@ -93,42 +93,39 @@ func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error)
 
 func hex32(v uint32) string { return fmt.Sprintf("0x%08x", v) }
 
-// oneOf adds an issue if one of two copies is damaged. It returns an error if both are.
-func (x *image) oneOf(what string, a, b copyOf) error {
-	bad := a
-	if a.err == nil {
-		bad = b
+// copies reads both copies of a structure. It adds an issue if one is damaged, and returns an error if both are.
+func (x *image) copies(src ondisk.Source, what, sign string, at [2]int64, n int64) (both [2]copyOf, err error) {
+	for i := range both {
+		if both[i], err = readCopy(src, what, sign, at[i], n); err != nil {
+			return both, err
+		}
 	}
-	switch {
-	case a.err != nil && b.err != nil:
-		return a.err
-	case bad.err != nil:
+	switch a, b := both[0].err, both[1].err; {
+	case a != nil && b != nil:
+		return both, a
+	case a != nil || b != nil:
 		x.issues = append(x.issues, ondisk.Issue{
 			Code: "vhdx-copy-damaged", Effect: ondisk.Warn,
 			Text: fmt.Sprintf("one of the two copies of the %s is damaged, and the other one is used: %v", what,
-				bad.err),
+				cmp.Or(a, b)),
 			Remedy: "open it once in Hyper-V, which rewrites both",
 		})
 	}
-	return nil
+	return both, nil
 }
 
 // readHeaders finds the current header, the valid one with the higher sequence number. Spec: 2.2.2.1.
 func (x *image) readHeaders() error {
 	const what = "vhdx header"
-	var both [2]copyOf
 	var heads [2]fileHeader
-	for i, at := range []int64{atHeader1, atHeader2} {
-		var err error
-		if both[i], err = readCopy(x.file, what, "head", at, int64(binary.Size(heads[i]))); err != nil {
-			return err
-		}
-		if both[i].err == nil {
-			ondisk.Fill(both[i].raw, binary.LittleEndian, &heads[i])
-		}
-	}
-	if err := x.oneOf(what, both[0], both[1]); err != nil {
+	both, err := x.copies(x.file, what, "head", [2]int64{atHeader1, atHeader2}, int64(binary.Size(heads[0])))
+	if err != nil {
 		return err
+	}
+	for i, c := range both {
+		if c.err == nil {
+			ondisk.Fill(c.raw, binary.LittleEndian, &heads[i])
+		}
 	}
 	cur := 0
 	switch {
@@ -236,15 +233,8 @@ type structure struct {
 
 // readRegions locates BAT and metadata. The region table has two copies, which the log keeps equal.
 func (x *image) readRegions() error {
-	const what = "vhdx region table"
-	var both [2]copyOf
-	for i, at := range []int64{atRegions1, atRegions2} {
-		var err error
-		if both[i], err = readCopy(x.view, what, "regi", at, regionTableSize); err != nil {
-			return err
-		}
-	}
-	if err := x.oneOf(what, both[0], both[1]); err != nil {
+	both, err := x.copies(x.view, "vhdx region table", "regi", [2]int64{atRegions1, atRegions2}, regionTableSize)
+	if err != nil {
 		return err
 	}
 	cur := both[0]

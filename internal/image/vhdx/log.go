@@ -68,7 +68,9 @@ func (x *image) replay() error {
 	for _, c := range changes {
 		size = max(size, c.End())
 	}
-	x.view = overlay(x.file, size, changes)
+	// The file is extended by zeros. A later change hides an earlier one.
+	kept := disk.Pieces(size, []disk.Piece{{Range: disk.Range{Len: x.file.Size()}, Src: x.file}}, nil)
+	x.view = disk.New(size, sectorSize, disk.Pieces(size, flatten(changes), kept))
 	x.noteReplay(len(changes))
 	return nil
 }

@@ -98,7 +98,7 @@ func (m *metadata) read(src ondisk.Source, region disk.Range) error {
 	}
 	values := map[ondisk.GUID][]byte{}
 	for _, e := range items {
-		if e.Flags&itemIsUser == 0 && m.length(e.ItemID) > 0 {
+		if e.Flags&itemIsUser == 0 && lengths[e.ItemID] > 0 {
 			if values[e.ItemID], err = ondisk.Bytes(src, region.Off+int64(e.Offset), int64(e.Length)); err != nil {
 				return err
 			}
@@ -117,19 +117,9 @@ func readTable(src ondisk.Source, at int64) ([]byte, error) {
 	return ondisk.Bytes(src, at, metadataTableSize)
 }
 
-// length returns the length of a known item: 1 means variable, 0 means that the item is unknown.
-func (m *metadata) length(id ondisk.GUID) int {
-	switch id {
-	case itemParameters, itemDiskSize:
-		return 8
-	case itemDiskID:
-		return 16
-	case itemLogical, itemPhysical:
-		return 4
-	case itemLocator:
-		return 1
-	}
-	return 0
+// lengths holds the lengths of the known items; 1 means variable.
+var lengths = map[ondisk.GUID]int{
+	itemParameters: 8, itemDiskSize: 8, itemDiskID: 16, itemLogical: 4, itemPhysical: 4, itemLocator: 1,
 }
 
 func (m *metadata) field(name string, off int64, got, want any) error {
@@ -178,7 +168,7 @@ func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error)
 func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	known := 0
 	if e.Flags&itemIsUser == 0 {
-		known = m.length(e.ItemID)
+		known = lengths[e.ItemID]
 	}
 	switch end := int64(e.Offset) + int64(e.Length); {
 	case known == 0 && e.Flags&itemIsRequired != 0:
@@ -276,11 +266,6 @@ func (m *metadata) entries() int64 {
 
 // index returns the BAT index of a payload block. The sector bitmap entry follows the entries of its chunk.
 func (m *metadata) index(block int64) int64 { return block + block/m.ratio() }
-
-// bitmapIndex returns the BAT index of the sector bitmap for a payload block.
-func (m *metadata) bitmapIndex(block int64) int64 {
-	return block/m.ratio()*(m.ratio()+1) + m.ratio()
-}
 
 // blocksBefore returns the number of payload blocks with an entry before entry i.
 func (m *metadata) blocksBefore(i int64) int64 {

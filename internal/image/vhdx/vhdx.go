@@ -91,7 +91,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		ContentID: x.head.DataWriteGUID.String(),
 	}
 	img.Details = []driver.Detail{
-		{Name: "creator", Value: fileIdentifier(id).creator()},
+		{Name: "creator", Value: ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)},
 		{Name: "block size", Value: units.Format(x.meta.blockSize)},
 		{Name: "physical sector size", Value: units.Format(x.meta.physical)},
 		{Name: "virtual disk id", Value: x.meta.diskID.String()},
@@ -142,11 +142,6 @@ func (x *image) openParent(s *driver.Source) error {
 
 // fileIdentifier is the start of the file. Spec: 2.2.1.
 type fileIdentifier [520]byte
-
-// creator returns the creator field as text.
-func (id fileIdentifier) creator() string {
-	return ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)
-}
 
 // names returns the names of the parent in a VHDX, and none for a file of another format.
 func names(f driver.File) (driver.Names, error) {
@@ -228,13 +223,6 @@ func (s *logSector) ReadAt(p []byte, off int64) (int, error) {
 		return n, io.EOF
 	}
 	return n, nil
-}
-
-// overlay returns the file with the changes applied, extended by zeros to size bytes. A later change hides an earlier
-// one.
-func overlay(f driver.File, size int64, changes []change) disk.Mapped {
-	kept := disk.Pieces(size, []disk.Piece{{Range: disk.Range{Len: min(f.Size(), size)}, Src: f}}, nil)
-	return disk.New(size, sectorSize, disk.Pieces(size, flatten(changes), kept))
 }
 
 // newest is a heap of the changes at the current offset, with the latest on top.
