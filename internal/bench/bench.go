@@ -263,13 +263,8 @@ func (b *Bench) Text(t *report.Text) {
 }
 
 // measuredAt returns the gains measured at exactly this start.
-func (b *Bench) measuredAt(start int64) (out []measured.Gain) {
-	for _, g := range b.Gains(start) {
-		if g.Start == start {
-			out = append(out, g)
-		}
-	}
-	return out
+func (b *Bench) measuredAt(start int64) []measured.Gain {
+	return slices.DeleteFunc(b.Gains(start), func(g measured.Gain) bool { return g.Start != start })
 }
 
 // facts describes where and how the numbers were measured. It is safe to print.

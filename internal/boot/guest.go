@@ -291,15 +291,8 @@ func (g *Guest) BootsBy() string {
 
 // bootable reports whether anything on the disk looks like the start of a boot.
 func (r *Result) bootable(parts []Partition) bool {
-	if r.Code != Empty {
-		return true
-	}
-	for _, p := range parts {
-		if r.Boots(p.Number) || firmwareType(p) != "" {
-			return true
-		}
-	}
-	return false
+	return r.Code != Empty ||
+		slices.ContainsFunc(parts, func(p Partition) bool { return r.Boots(p.Number) || firmwareType(p) != "" })
 }
 
 // State is the shutdown state of the machine when its disk was copied, as far as the disk shows it.

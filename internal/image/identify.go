@@ -317,10 +317,7 @@ func detect(f driver.File, want, requiredBy string) (driver.Format, error) {
 		content := cmp.Or(strings.Join(names, ""), "no known header") // one name at most
 		return found, ondisk.Field("image", "format", 0, content, want+" (given by "+requiredBy+")")
 	case len(names) == 1 && found.Name == raw.Format.Name:
-		remedy := other.remedy
-		if remedy == "" {
-			remedy = "convert it with qemu-img convert -O vmdk (or raw), and use the result"
-		}
+		remedy := cmp.Or(other.remedy, "convert it with qemu-img convert -O vmdk (or raw), and use the result")
 		return found, fmt.Errorf("%s: recognised, %w; %s", names[0], ondisk.ErrUnsupported, remedy)
 	}
 	return found, nil

@@ -95,19 +95,15 @@ const (
 )
 
 // Elsewhere returns the issues caused by the other disks of a machine.
-func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
-	for _, i := range issues {
-		if i.Code == NamesOthers || i.Code == KnownElsewhere {
-			out = append(out, i)
-		}
-	}
-	return out
+func Elsewhere(issues []ondisk.Issue) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(issues), func(i ondisk.Issue) bool { return !isElsewhere(i) })
 }
+
+func isElsewhere(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere }
 
 // Relate compares a disk with the other disks of its machine, and replaces the issues of an earlier comparison.
 func (l *Layout) Relate(m *Machine) {
-	l.Issues = slices.DeleteFunc(l.Issues,
-		func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
+	l.Issues = slices.DeleteFunc(l.Issues, isElsewhere)
 	l.namesOthers(m)
 	l.knownElsewhere(m)
 }

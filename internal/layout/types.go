@@ -127,16 +127,11 @@ func (l *Layout) checkSlices() {
 }
 
 // FixedParts returns the slices of a non-PC table over the whole disk: they are judged and never moved.
-func (l *Layout) FixedParts() (out []volume.Part) {
+func (l *Layout) FixedParts() []volume.Part {
 	if l.Table != nil || l.Volume == nil || !identify.Sliced(l.Volume.Kind) {
 		return nil
 	}
-	for _, p := range l.Volume.Parts {
-		if p.Start >= 0 {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(l.Volume.Parts), func(p volume.Part) bool { return p.Start < 0 })
 }
 
 // FixedTable returns the name of the disk's table if it is never rewritten, or an empty string.

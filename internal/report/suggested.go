@@ -24,10 +24,7 @@ func AlignCommand(path, format string, fs []string) string {
 // alignUnpackedCommand is like AlignCommand, for an image in a compressed file or an archive. The copy is named after
 // that image.
 func alignUnpackedCommand(path string, from image.Unpacked, format string, fs []string) string {
-	name := from.Member
-	if name == "" {
-		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
-	}
+	name := cmp.Or(from.Member, strings.TrimSuffix(from.File, filepath.Ext(from.File)))
 	folder, _ := filepath.Split(strings.TrimSuffix(path, "!"+from.Member))
 	return alignTo(path, CopyName(folder+name[nameAt(name):]), format, fs)
 }

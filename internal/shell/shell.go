@@ -208,13 +208,8 @@ func plainPath(p string) string {
 		return p
 	}
 	names := strings.FieldsFunc(p, func(r rune) bool { return r == '/' })
-	kept := names[:0]
-	for _, n := range names {
-		if n != "." {
-			kept = append(kept, n)
-		}
-	}
-	plain := strings.Join(kept, "/")
+	names = slices.DeleteFunc(names, func(n string) bool { return n == "." })
+	plain := strings.Join(names, "/")
 	if strings.HasPrefix(p, "/") {
 		return "/" + plain
 	}

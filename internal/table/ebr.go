@@ -154,10 +154,7 @@ func (c *chain) fits(off int64, e mbrEntry) bool {
 
 // oddEntries refuses to move the partitions of the record at off, since systems read its entries differently.
 func (c *chain) oddEntries(off int64) {
-	if len(c.m.Issues) >= maxIssues {
-		return
-	}
-	c.m.Issues = append(c.m.Issues, ondisk.Issue{
+	c.m.report(ondisk.Issue{
 		Code: "ebr-entries", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the boot record at LBA %d (byte %#x) has a second data entry, or one in its third or "+
 			"fourth slot: Linux reads all valid entries, DOS and sfdisk only the first, and a move cannot preserve "+
@@ -169,10 +166,7 @@ func (c *chain) oddEntries(off int64) {
 
 // emptyLink reports a link with an LBA but without sectors. Readers disagree where such a chain ends.
 func (c *chain) emptyLink(at int64, e mbrEntry) {
-	if len(c.m.Issues) >= maxIssues {
-		return
-	}
-	c.m.Issues = append(c.m.Issues, ondisk.Issue{
+	c.m.report(ondisk.Issue{
 		// for the move of any partition: it could overwrite the hidden ones
 		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d but has 0 sectors: the chain ends there "+

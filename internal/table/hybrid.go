@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -155,12 +156,7 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 
 // IsHybrid reports whether the MBR in front of a GPT mirrors partitions of the GPT.
 func (t *Table) IsHybrid() bool {
-	for _, p := range t.Partitions {
-		if p.Slot > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.Slot > 0 })
 }
 
 // relocateHybrid rewrites the slots of a hybrid MBR: mirrored partitions, and the protective entries between them.

@@ -93,10 +93,10 @@ const CodeUnnamed = "type-0"
 // the size. at is the byte offset of the entry; its LBA counts from base.
 func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	r := disk.Range{Off: base + int64(e.StartLBA)*m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
-	if e.StartLBA == 0 || e.Sectors == 0 || !within.Contains(r) || len(m.Issues) >= maxIssues {
+	if e.StartLBA == 0 || e.Sectors == 0 || !within.Contains(r) {
 		return
 	}
-	m.Issues = append(m.Issues, ondisk.Issue{
+	m.report(ondisk.Issue{
 		Code: CodeUnnamed, Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and "+
 			"Linux for a partition", at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
@@ -144,26 +144,14 @@ func (m *mbr) isCode(size int64) bool {
 }
 
 func (m *mbr) protective() bool {
-	for _, p := range m.Partitions {
-		if p.Type == typeProtective {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Partitions, func(p Partition) bool { return p.Type == typeProtective })
 }
 
 // Plausible reports whether the entries can be a partition table. The boot sector of a volume has text or code in their
 // place.
 func (t *Table) Plausible() bool {
-	if len(t.Partitions) == 0 {
-		return false
-	}
-	for _, i := range t.Issues {
-		if i.Effect == ondisk.Broken {
-			return false
-		}
-	}
-	return true
+	return len(t.Partitions) > 0 &&
+		!slices.ContainsFunc(t.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken })
 }
 
 // checkRanges reports partitions that leave the disk or overlap. Sums are in 64 bits, since 32-bit sums would wrap.
@@ -207,12 +195,7 @@ func (m *mbr) pastEnd(report func()) {
 
 // checkCut reports a truncated disk if nothing else is wrong with its table.
 func (m *mbr) checkCut(size int64) {
-	var broken []ondisk.Issue
-	for _, i := range m.Issues {
-		if i.Effect == ondisk.Broken {
-			broken = append(broken, i)
-		}
-	}
+	broken := slices.DeleteFunc(slices.Clone(m.Issues), func(i ondisk.Issue) bool { return i.Effect != ondisk.Broken })
 	if m.beyond == 0 || m.beyond < len(broken) {
 		return
 	}

@@ -198,13 +198,7 @@ func (t *Table) Structures() []disk.Range {
 
 // containers returns all partitions except logical ones. They lie side by side on the disk.
 func (t *Table) containers() []Partition {
-	var out []Partition
-	for _, p := range t.Partitions {
-		if p.Kind != Logical {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(t.Partitions), func(p Partition) bool { return p.Kind == Logical })
 }
 
 // broken adds an issue for a field with an illegal value, with which a copy would fail.
@@ -215,12 +209,16 @@ func (t *Table) broken(off int64, field string, got, want any) {
 // maxIssues limits the issues of one table: a large GPT can hold thousands of overlaps.
 const maxIssues = 64
 
-func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
-	if len(t.Issues) >= maxIssues {
-		return
+// report adds an issue up to the limit.
+func (t *Table) report(i ondisk.Issue) {
+	if len(t.Issues) < maxIssues {
+		t.Issues = append(t.Issues, i)
 	}
+}
+
+func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
 	err := ondisk.Field(what, field, off, got, want)
-	t.Issues = append(t.Issues, ondisk.Issue{
+	t.report(ondisk.Issue{
 		Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,
 		Remedy: "repair the partition table with the guest's own tools, or restore the image",
 	})

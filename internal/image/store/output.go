@@ -480,10 +480,7 @@ type CreateOptions struct {
 
 // target returns the format and subformat of a copy.
 func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
-	name := o.Format
-	if name == "" {
-		name = src.Format
-	}
+	name := cmp.Or(o.Format, src.Format)
 	f, names := writable(name)
 	if f.Create == nil {
 		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written; must be one of %s%s", name,

@@ -268,9 +268,7 @@ var traits sync.Map
 func filled(t volume.Traits) volume.Traits {
 	t.Title = cmp.Or(t.Title, t.Slices, string(t.Kind))
 	t.Unit = cmp.Or(t.Unit, "block")
-	if t.Data == "" {
-		t.Data = "first block of the data of " + string(t.Kind)
-	}
+	t.Data = cmp.Or(t.Data, "first block of the data of "+string(t.Kind))
 	t.Realign = cmp.Or(t.Realign, "to align its data, recreate the volume and copy the data")
 	return t
 }
