@@ -340,7 +340,7 @@ func (k *Key) Values() iter.Seq2[*Value, error] {
 		if k.node.Values == 0 || k.node.Flags&keyPredefined != 0 {
 			return
 		}
-		l, err := k.hive.valueList(k.node)
+		l, err := k.hive.offsetList(k.node.ValueList, "list of values", int64(k.node.Values))
 		if err != nil {
 			yield(nil, fmt.Errorf("values of %.256q: %w", k.Name, err))
 			return
@@ -357,17 +357,16 @@ func (k *Key) Values() iter.Seq2[*Value, error] {
 	}
 }
 
-// valueList finds the value list of a key. Spec: "Key values list".
-func (h *Hive) valueList(node keyNode) (list, error) {
-	const what = "list of values"
-	c, err := h.cell(node.ValueList, what)
+// offsetList finds a list of count offsets without a header: the values of a key, or segments. Spec: "Key values list".
+func (h *Hive) offsetList(off uint32, what string, count int64) (list, error) {
+	c, err := h.cell(off, what)
 	if err != nil {
 		return list{}, err
 	}
-	if int64(node.Values) > c.n/4 {
-		return list{}, tooMany(what, c, int64(node.Values), c.n/4)
+	if count > c.n/4 {
+		return list{}, tooMany(what, c, count, c.n/4)
 	}
-	return list{at: c.at, count: int64(node.Values), stride: 4}, nil
+	return list{at: c.at, count: count, stride: 4}, nil
 }
 
 // Value finds the value with a name, ignoring case; the empty name is the default value. It returns fs.ErrNotExist if
@@ -403,10 +402,8 @@ func (h *Hive) value(off uint32) (*Value, error) {
 	case v.Size > most:
 		return nil, ondisk.Field(what, "data size", c.at, v.Size, fmt.Sprintf("at most %d", most))
 	}
-	if v.Name, err = h.name(c, what, valueNodeSize, int64(n.NameLength), n.Flags&valueCompressed != 0); err != nil {
-		return nil, err
-	}
-	return v, nil
+	v.Name, err = h.name(c, what, valueNodeSize, int64(n.NameLength), n.Flags&valueCompressed != 0)
+	return v, err
 }
 
 // Data reads the whole value. It returns ErrLimit above 1 MiB.
@@ -499,14 +496,8 @@ func (v *Value) big(c cell) (*segments, error) {
 	if want := (v.Size + segmentSize - 1) / segmentSize; int64(b.Count) != want {
 		return nil, ondisk.Field(what, "number of segments", c.at, b.Count, want)
 	}
-	at, err := h.cell(b.List, what)
-	if err != nil {
-		return nil, err
-	}
-	if int64(b.Count) > at.n/4 {
-		return nil, tooMany(what, at, int64(b.Count), at.n/4)
-	}
-	return &segments{v.Size, list{at: at.at, count: int64(b.Count), stride: 4}}, nil
+	l, err := h.offsetList(b.List, what, int64(b.Count))
+	return &segments{v.Size, l}, err
 }
 
 // where returns the ranges of bytes of the data.

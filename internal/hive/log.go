@@ -50,10 +50,9 @@ func (b *Budget) openLog(src ondisk.Source, number int) (*logFile, error) {
 		return nil, err
 	}
 	l := &logFile{Source: src, base: base, number: number}
-	switch {
-	case l.old():
+	if l.old() {
 		ok, err = l.readOld(b)
-	default:
+	} else {
 		err = l.readNew(b)
 	}
 	if !ok || err != nil {
