@@ -34,6 +34,7 @@ type chain struct {
 	allow, search []string // see Options
 	// sector is the sector size of the main image, for a format that does not store it; 0 if unspecified.
 	sector int64
+	offset int64 // of the disk in a raw file, bytes
 }
 
 // open opens the image in main. want is the required format, or empty.
@@ -45,7 +46,7 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		Open: func(name string) (driver.File, error) { return c.extent(name, level) },
 	}
 	if level == 0 {
-		src.SectorSize = c.sector
+		src.SectorSize, src.Offset = c.sector, c.offset
 	}
 	src.Parent = func(ref driver.ParentRef) (_ *driver.Image, err error) {
 		parent, err = c.parent(ref)

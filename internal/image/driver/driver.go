@@ -39,6 +39,8 @@ type Source struct {
 	Level int
 	// SectorSize is the sector size of the disk in bytes, for a format without such a field; 0 means unspecified.
 	SectorSize int64
+	// Offset is the byte of the file at which the disk begins, for a format without such a field.
+	Offset int64
 }
 
 // parentShare divides the cache size of a parent: a chain of sixteen images needs three times the memory of one.
@@ -198,6 +200,8 @@ type Options struct {
 	Over []disk.Piece
 	// SectorSize is the sector size of the disk: 512 or 4096 bytes.
 	SectorSize int64
+	// Offset is the byte of each file at which the disk begins, for a format that holds the disk byte for byte.
+	Offset int64
 	// BIOS holds the heads and sectors that the BIOS must report, for a disk read by cylinder, head and sector. The
 	// zero value means that nothing depends on them.
 	BIOS Geometry
@@ -540,18 +544,23 @@ func (b *Blocks) WriteAt(p []byte, off int64) (int, error) { return b.slots.Writ
 // Flat is the target for a file that holds the disk byte for byte. Unwritten ranges stay holes.
 type Flat struct {
 	WriteFile
+
+	offset int64 // of the disk in the file
 }
 
 // flatUnit is the usual block size of host file systems, in bytes; a smaller hole saves nothing.
 const flatUnit = 4 << 10
 
-// NewFlat sets the size of f and returns its target.
-func NewFlat(f WriteFile, size int64) (*Flat, error) {
-	if err := f.Truncate(size); err != nil {
-		return nil, fmt.Errorf("%w (%d bytes)", err, size)
+// NewFlat sets the size of f and returns the target of a disk at an offset of it.
+func NewFlat(f WriteFile, offset, size int64) (*Flat, error) {
+	if err := f.Truncate(offset + size); err != nil {
+		return nil, fmt.Errorf("%w (%d bytes)", err, offset+size)
 	}
-	return &Flat{f}, nil
+	return &Flat{f, offset}, nil
 }
+
+// WriteAt writes a range of the disk.
+func (t *Flat) WriteAt(p []byte, off int64) (int, error) { return t.WriteFile.WriteAt(p, t.offset+off) }
 
 // Unit returns the smallest useful hole.
 func (t *Flat) Unit() int64 { return flatUnit }

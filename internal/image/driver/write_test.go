@@ -46,9 +46,9 @@ func (f failing) Sync() error                            { return f.err }
 // What the file of a target does not do is the error of the target.
 func TestErrorsOfTargets(t *testing.T) {
 	broken := failing{errors.New("broken")}
-	_, err := NewFlat(broken, 512)
+	_, err := NewFlat(broken, 0, 512)
 	require.ErrorIs(t, err, broken.err)
-	flat, err := NewFlat(failing{}, 512)
+	flat, err := NewFlat(failing{}, 0, 512)
 	require.NoError(t, err)
 	require.NoError(t, flat.Finish())
 	flat.WriteFile = broken

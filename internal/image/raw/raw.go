@@ -21,19 +21,23 @@ var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
 	size, sector := s.File.Size(), cmp.Or(s.SectorSize, units.SectorSize)
-	if size == 0 {
+	size -= s.Offset
+	switch {
+	case s.Offset != 0 && (size <= 0 || size%sector != 0):
+		return nil, ondisk.In(ErrNone, "no disk at byte %d: the file has %d bytes, and a disk of whole sectors of %d "+
+			"bytes must follow", s.Offset, s.File.Size(), sector)
+	case size == 0:
 		return nil, notRaw(size, sector)
-	}
-	if size%sector != 0 {
+	case size%sector != 0:
 		return padded(s.File, size, sector)
 	}
-	return &driver.Image{
-		Flat:   true,
-		Around: func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, nil },
-		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
-			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
-		}),
-	}, nil
+	img := &driver.Image{Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: size - off, Src: s.File, Off: s.Offset + off}, nil
+	})}
+	if img.Flat = s.Offset == 0; img.Flat {
+		img.Around = func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, nil }
+	}
+	return img, nil
 }
 
 // CodeOdd is the issue code of a file that ends within a sector.
@@ -113,6 +117,6 @@ func notRaw(size, sector int64) error {
 		size, sector)
 }
 
-func create(f driver.WriteFile, size int64, _ driver.Options) (driver.Target, error) {
-	return driver.NewFlat(f, size)
+func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
+	return driver.NewFlat(f, o.Offset, size)
 }

@@ -81,7 +81,7 @@ func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output
 	}
 	parts.dense = hyperV[format.Name]
 	out := &Output{Format: format.Name, Subformat: sub, Parts: parts, bios: Reports(src, size, o)}
-	out.again = func() (*image.Image, error) { return parts.image(format.Name, src.Disk.SectorSize()) }
+	out.again = func() (*image.Image, error) { return parts.image(format.Name, src.Disk.SectorSize(), o.Offset) }
 	if err := out.start(format, size, src, o); err != nil {
 		return nil, errors.Join(err, parts.Discard())
 	}
@@ -129,7 +129,7 @@ func (o *Output) start(format driver.Format, size int64, src *image.Image, opts 
 	}
 	do := driver.Options{
 		Subformat: o.Subformat, Name: o.base, Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), BIOS: opts.BIOS,
-		Over: opts.Over,
+		Over: opts.Over, Offset: opts.Offset,
 	}
 	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.createExtent(src, suffix) }
 	if src.Format == format.Name {
@@ -472,6 +472,7 @@ type CreateOptions struct {
 	Force     bool   // replace DEST
 	Swap      bool   // the copy gets the names of its source, by EachFile and Release
 	Seed      []byte // of derived identifiers
+	Offset    int64  // of the disk in each file of a raw or flat format
 	// Over lists the ranges of the disk that stay in files of the source. The Src of each piece is such a file.
 	Over []disk.Piece
 	// BIOS has the heads and sectors that the BIOS of the machine must report, or is zero if nothing depends on them.

@@ -392,13 +392,13 @@ func (o *Output) Room() int64 { return o.room }
 // Reopen opens the written image through a handle of its own, like a later reader.
 func (o *Output) Reopen() (*image.Image, error) { return o.again() }
 
-// image opens the written image.
-func (o *Parts) image(format string, sector int64) (*image.Image, error) {
+// image opens the written image. A raw disk begins at an offset.
+func (o *Parts) image(format string, sector, offset int64) (*image.Image, error) {
 	d, err := o.reader()
 	if err != nil {
 		return nil, err
 	}
-	img, err := image.OpenIn(d, o.base, image.Options{Format: format, SectorSize: sector})
+	img, err := image.OpenIn(d, o.base, image.Options{Format: format, SectorSize: sector, Offset: offset})
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

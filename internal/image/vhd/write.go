@@ -42,7 +42,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		}
 		return newDynamicTarget(f, foot, block), nil
 	}
-	flat, err := driver.NewFlat(f, size)
+	flat, err := driver.NewFlat(f, 0, size)
 	if err != nil {
 		return nil, err
 	}

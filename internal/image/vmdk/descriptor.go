@@ -507,6 +507,11 @@ func scanNames(text string) driver.Names {
 		}
 	}
 	n.Views = viewFiles(extents)
+	if shifted(extents) {
+		for i, e := range extents {
+			n.Claims[i] = e.off + e.size
+		}
+	}
 	return decodedNames(n, charset)
 }
 

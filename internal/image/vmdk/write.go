@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -47,11 +48,11 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if err != nil {
 		return nil, err
 	}
-	flat, err := driver.NewFlat(data, size)
+	flat, err := driver.NewFlat(data, o.Offset, size)
 	if err != nil {
 		return nil, err
 	}
-	e := fmt.Sprintf("RW %d FLAT \"%s\" 0", size/units.SectorSize, name)
+	e := fmt.Sprintf("RW %d FLAT \"%s\" %d", size/units.SectorSize, name, o.Offset/units.SectorSize)
 	if kind == vmfs {
 		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi omits the offset
 	}
@@ -254,9 +255,9 @@ func (t *splitTarget) add(kind string, size, grain int64, o driver.Options) (str
 		if err != nil {
 			return "", err
 		}
-		x, err := driver.NewFlat(f, size)
+		x, err := driver.NewFlat(f, o.Offset, size)
 		t.extents = append(t.extents, x)
-		return fmt.Sprintf("RW %d FLAT \"%s\" 0", size/units.SectorSize, name), err
+		return fmt.Sprintf("RW %d FLAT \"%s\" %d", size/units.SectorSize, name, o.Offset/units.SectorSize), err
 	}
 	f, name, err := o.Beside(fmt.Sprintf("-s%03d", number))
 	if err != nil {
@@ -315,6 +316,9 @@ func (t *splitTarget) Finish() error {
 
 // viewFiles returns the files that the extents do not use in sequence from byte 0 on.
 func viewFiles(extents []*extent) (names []string) {
+	if shifted(extents) {
+		return nil
+	}
 	next, seen := map[string]int64{}, map[string]bool{}
 	for _, e := range extents {
 		if !e.flat() {
@@ -327,6 +331,22 @@ func viewFiles(extents []*extent) (names []string) {
 		next[e.name] = e.off + e.size
 	}
 	return names
+}
+
+// maxOffset bounds the offset of a shifted disk in its files, in bytes.
+const maxOffset = 64 * units.KiB
+
+// flatName matches VMware's names for flat extents, which are no disks of their own.
+var flatName = regexp.MustCompile(`(?i)-(flat|f[0-9]{3,4})\.vmdk$`)
+
+// shifted reports whether all extents lie at one offset of files of their own, as trueup offset writes them.
+func shifted(extents []*extent) bool {
+	for _, e := range extents {
+		if e.off <= 0 || e.off >= maxOffset || e.off != extents[0].off || !flatName.MatchString(e.name) {
+			return false
+		}
+	}
+	return len(extents) > 0
 }
 
 // CodeView is the issue code of a view.
@@ -386,7 +406,7 @@ func newViewTarget(f driver.WriteFile, size int64, from *descriptor, o driver.Op
 		}
 		lines = append(lines, fmt.Sprintf("RW %d FLAT \"%s\" %d", p.Len/units.SectorSize, at, p.At/units.SectorSize))
 	}
-	flat, err := driver.NewFlat(head, end)
+	flat, err := driver.NewFlat(head, 0, end)
 	t.flatTarget = flatTarget{flat, f, from.copyFor(splitFlat, size, lines, o.Seed, o.BIOS)}
 	return t, err
 }
