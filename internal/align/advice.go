@@ -80,7 +80,7 @@ func For(l *layout.Layout, c Case) Advice {
 	goal := Goal{Must: c.Boundary, Want: c.Boundary}
 	moves := map[int]bool{}
 	var judged, off, moving []boot.Partition
-	for _, p := range l.Partitions {
+	for _, p := range inFile(l) {
 		j := Judge(p, c.Boundary)
 		if j.Unjudged != "" {
 			continue
@@ -89,8 +89,9 @@ func For(l *layout.Layout, c Case) Advice {
 		if j.Verdict.Off() {
 			off = append(off, p)
 		}
-		if moves[p.Number] = goal.Moves(p); moves[p.Number] && j.Verdict.Off() {
-			moving = append(moving, p)
+		moves[p.Number] = goal.Moves(p)
+		if j.Verdict.Off() && (moves[p.Number] || p.Shift != 0 && c.Boundary.On(p.Off)) {
+			moving = append(moving, p) // or copied from a shifted file
 		}
 	}
 	a.References, a.Unmended = referencesOf(l, moves), unmended(l, moves)
@@ -161,7 +162,7 @@ func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
 	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, but few distinct placements
 	for _, p := range parts {
 		i := ImpactOf(p, s)
-		way := [3]int64{i.Data % s.Block, (i.Data - p.Off) % s.Block, i.Block}
+		way := [3]int64{i.Data % s.Block, i.inside % s.Block, i.Block}
 		if seen[way] {
 			continue
 		}
@@ -289,6 +290,10 @@ func (a *Advice) nothingText(l *layout.Layout, boundary Boundary) string {
 		j := Judge(p, boundary)
 		if j.Unjudged != "" && j.Stays != "" {
 			what = "partition that is judged"
+		}
+		if j.Unjudged == "" && p.Shift != 0 && boundary.Verdict(p.Off).Off() {
+			return fmt.Sprintf("No: aligned by offset: the file puts every partition on a multiple of %s.",
+				boundary.Text())
 		}
 		if j.Unjudged == "" && j.ByStart.Off() {
 			return "No: the data in the volume are aligned now; moving the partition would misalign them."

@@ -39,8 +39,9 @@ func (g Goal) Selects(number int) bool {
 }
 
 // Moves reports whether the goal moves a partition for its own alignment: it is off the boundary, and its data gain
-// from the move or --partition names it.
+// from the move or --partition names it. The place in SOURCE does not count, since DEST begins with the disk.
 func (g Goal) Moves(p boot.Partition) bool {
+	p.Shift = 0
 	switch j := Judge(p, g.Must); {
 	case !g.Selects(p.Number) || p.Fixed != "":
 		return false
@@ -123,12 +124,15 @@ type Finding struct {
 func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
 	moves, inOrder := map[int]bool{}, map[int]bool{}
-	for _, p := range l.Partitions {
+	for _, p := range inFile(l) {
 		j := Judge(p, goal.Must)
-		moves[p.Number], inOrder[p.Number] = goal.Moves(p), j.Verdict == Aligned && j.ByStart.Off()
+		moves[p.Number] = goal.Moves(p) && (p.Shift == 0 || j.Verdict.Off())
+		inOrder[p.Number] = j.Verdict == Aligned && j.ByStart.Off()
 		out = append(out, j.findings(p, goal.Must, l.LBASize())...)
 	}
-	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
+	if l.Shift == 0 {
+		out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
+	}
 	for _, i := range l.Issues {
 		if i.Code == layout.CodeSlices && inOrder[i.Partition] {
 			continue
@@ -251,11 +255,11 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 		return NothingToJudge
 	}
 	worst := Aligned
-	for _, p := range l.Partitions {
+	for _, p := range inFile(l) {
 		worst = worst.Worse(Judge(p, boundary).Verdict)
 	}
 	for _, p := range l.FixedParts() {
-		worst = worst.Worse(boundary.Verdict(p.Start))
+		worst = worst.Worse(boundary.Verdict(p.Start + l.Shift))
 	}
 	return worst
 }

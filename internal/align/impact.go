@@ -46,7 +46,7 @@ func (c Change) Worse() bool { return c.Now > c.Aligned }
 type Impact struct {
 	Partition int
 	Storage   Storage
-	// Data is the byte of the disk at which the blocks of the volume begin.
+	// Data is the byte of the disk at which the blocks of the volume begin, or of a file that the storage sees shifted.
 	Data    int64
 	Block   int64 // of the volume; bytes
 	Assumed bool  // Block is a guess: the volume has no known block size

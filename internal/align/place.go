@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -32,15 +33,16 @@ type Judgement struct {
 
 // Judge judges the place of a partition.
 func Judge(p boot.Partition, boundary Boundary) Judgement {
-	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Verdict(p.Off), Data: p.Off}
+	j := Judgement{Unjudged: unjudged(p), ByStart: boundary.Verdict(start(p)), Data: p.Off}
 	if j.Unjudged != "" {
 		if j.ByStart.Off() && HoldsVolume(p) {
 			j.Stays = j.Unjudged
 		}
 		return j
 	}
-	j.Data, _ = data(p)
-	j.Verdict = VerdictOf(p.Off, j.Data, boundary)
+	at, _ := data(p)
+	j.Data = at - p.Shift
+	j.Verdict = VerdictOf(start(p), at, boundary)
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
 		j.Stays = fmt.Sprintf("its data are on a multiple of %s now (byte %d), and would only be on a multiple of %s "+
@@ -48,6 +50,27 @@ func Judge(p boot.Partition, boundary Boundary) Judgement {
 	}
 	return j
 }
+
+// wholes returns the partitions of a disk, or without a table the volume over the whole disk.
+func wholes(l *layout.Layout) []boot.Partition {
+	if l.Table != nil || l.Volume == nil {
+		return l.Partitions
+	}
+	p := boot.Partition{Volume: l.Volume, InFile: l.Shift, Shift: l.Shift}
+	p.Len = l.Size
+	return []boot.Partition{p}
+}
+
+// inFile returns the partitions to judge. A volume over the whole disk is aligned, unless its file shifts it.
+func inFile(l *layout.Layout) []boot.Partition {
+	if l.Shift == 0 {
+		return l.Partitions
+	}
+	return wholes(l)
+}
+
+// start returns the byte at which the storage sees the start of a partition.
+func start(p boot.Partition) int64 { return p.Off + p.Shift }
 
 // VerdictOf returns the better of two verdicts: on the start of a partition, and on the first block of its data. A
 // start off the boundary is no fault if the data are on blocks; a move to the boundary would misalign them. Data off a
@@ -125,18 +148,18 @@ func origins(p boot.Partition) (out []origin) {
 	return out
 }
 
-// data returns the byte of the disk at which the blocks of a partition begin, and the origin there. In a sliced
+// data returns the byte at which the storage sees the first block of a partition, and the origin there. In a sliced
 // partition it is the slice with the worst alignment. The distance of the origin from the start of the partition never
 // changes.
 func data(p boot.Partition) (at int64, o origin) {
 	all := origins(p)
 	o = all[0]
 	for _, x := range all[1:] {
-		if units.Alignment(p.Off+x.inside) < units.Alignment(p.Off+o.inside) {
+		if units.Alignment(start(p)+x.inside) < units.Alignment(start(p)+o.inside) {
 			o = x
 		}
 	}
-	return p.Off + o.inside, o
+	return start(p) + o.inside, o
 }
 
 // worsened reports whether a start on the boundary would misalign the data of a partition. The data are on multiples of
@@ -144,7 +167,7 @@ func data(p boot.Partition) (at int64, o origin) {
 // of touched blocks of at most the boundary, for any I/O size, see series. One worse slice is enough.
 func worsened(p boot.Partition, boundary Boundary) (now, then Boundary, worse bool) {
 	for _, o := range origins(p) {
-		is, would := boundary.below(p.Off+o.inside), boundary.below(o.inside)
+		is, would := boundary.below(start(p)+o.inside), boundary.below(o.inside)
 		if is.Above(would) {
 			return is, would, true
 		}
@@ -183,8 +206,10 @@ func (j Judgement) findings(p boot.Partition, boundary Boundary, sector int64) (
 		out = append(out, j.startFinding(p, boundary, sector))
 	case j.ByStart.Off():
 		return []Finding{j.inOrder(p, boundary, sector)}
+	case boundary.Verdict(p.Off).Off():
+		out = append(out, byOffset(p, boundary, sector))
 	}
-	return append(out, nested(p.Volume, p.Off, p.Number, boundary)...)
+	return append(out, nested(p.Volume, start(p), p.Number, boundary)...)
 }
 
 func placeFinding(partition int, code string, severity Severity) Finding {
@@ -193,13 +218,30 @@ func placeFinding(partition int, code string, severity Severity) Finding {
 	}
 }
 
+// CodeByOffset is the code of the finding of a partition that is aligned in its file only.
+const CodeByOffset = "aligned-by-offset"
+
+// byOffset returns the finding of a partition that is off the boundary on the disk, but on it in the file.
+func byOffset(p boot.Partition, boundary Boundary, sector int64) Finding {
+	f := placeFinding(p.Number, CodeByOffset, Info)
+	f.Text = fmt.Sprintf("starts at LBA %d (byte %d) of the disk and at byte %d of the file, a multiple of %s: that "+
+		"counts, because a hypervisor runs the file as it is", p.Off/sector, p.Off, p.InFile, boundary.Text())
+	f.Remedy = "none needed; align moves it, because its copy begins with the disk"
+	return f
+}
+
 // where describes the start of a partition off the boundary.
 func where(p boot.Partition, boundary Boundary, sector int64) string {
-	if boundary.Verdict(p.Off) == BelowBoundary {
-		return fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(boundary.Past(p.Off)),
-			boundary.Text())
+	at, seen := start(p), ""
+	if p.Shift != 0 {
+		seen = fmt.Sprintf(", at byte %d of the file", p.InFile)
 	}
-	return fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
+	if boundary.Verdict(at) == BelowBoundary {
+		return fmt.Sprintf("starts at byte %d%s, %s past a multiple of %s", p.Off, seen,
+			units.Format(boundary.Past(at)), boundary.Text())
+	}
+	return fmt.Sprintf("starts at LBA %d (byte %d)%s, %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, seen,
+		at%Block)
 }
 
 // inOrder returns the finding of aligned data in a partition whose start is off the boundary.
@@ -241,6 +283,9 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 	if j.Worsens {
 		f.Cost, f.Free = j.Stays, true
 		f.Remedy = fmt.Sprintf("align does not move the partition; --partition %d moves it anyway", p.Number)
+	}
+	if p.Shift != 0 && boundary.On(p.Off) {
+		f.Remedy = "copy the disk with trueup convert: its own start is on the boundary, and only the file is shifted"
 	}
 	f.Text = f.Where + ": " + f.Cost
 	// share memory: a large table has thousands of findings

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -22,6 +24,7 @@ import (
 type Part struct {
 	Number int // of the partition; 0 for the whole disk
 	disk.Range
+	Shifted bool // the verdict of the disk covers its place
 }
 
 // Usage describes the storage of a disk in its image. Sizes are bytes of the disk.
@@ -211,7 +214,7 @@ func (u *Usage) Issues() []ondisk.Issue {
 	}
 	var bad []Place
 	for _, p := range places {
-		if p.stored && p.Off%Block == 0 && p.shifts%Block != 0 {
+		if p.stored && !p.Shifted && p.Off%Block == 0 && p.shifts%Block != 0 {
 			bad = append(bad, p)
 		}
 	}
@@ -311,4 +314,69 @@ func nonZero(b []byte) int64 {
 		b = b[len(block):]
 	}
 	return n
+}
+
+// stretch is a range of the disk with one distance to its place in a file, modulo Kept.
+type stretch struct {
+	disk.Range
+	shift int64
+}
+
+// InFiles returns the layout with the starts that the storage sees, for an image that a hypervisor runs in place. even
+// reports that the format stores all blocks on multiples of Kept. Such multiples do not count, since no storage gains
+// from them. The start on the disk decides for a partition whose parts are shifted differently.
+func InFiles(d disk.Disk, l *layout.Layout, even bool) (*layout.Layout, error) {
+	var all []stretch
+	for off := int64(0); off < d.Size() && !even; {
+		run, _, err := disk.Leaf(d, off)
+		if err != nil {
+			return nil, err
+		}
+		all = appendRun(all, off, run)
+		off += run.Len
+	}
+	out := *l
+	out.Shift = shiftOf(all, disk.Range{Len: d.Size()})
+	out.Partitions = slices.Clone(l.Partitions)
+	for i := range out.Partitions {
+		p := &out.Partitions[i]
+		if p.Off >= d.Size() {
+			continue
+		}
+		run, _, err := disk.Leaf(d, p.Off)
+		if err != nil {
+			return nil, err
+		}
+		p.InFile, p.Shift = run.Off, shiftOf(all, p.Range)
+	}
+	return &out, nil
+}
+
+// Shifted reports whether the storage sees a start that differs from the start on the disk.
+func Shifted(l *layout.Layout) bool {
+	return l.Shift != 0 || slices.ContainsFunc(l.Partitions, func(p boot.Partition) bool { return p.Shift != 0 })
+}
+
+// appendRun adds a run of the disk that a file stores.
+func appendRun(all []stretch, off int64, run disk.Run) []stretch {
+	if _, stored := run.Src.(driver.File); !stored {
+		return all
+	}
+	shift := Kept.Past(Kept.Past(run.Off-off) + Kept.bytes)
+	if n := len(all) - 1; n >= 0 && all[n].shift == shift && all[n].End() == off {
+		all[n].Len += run.Len
+		return all
+	}
+	return append(all, stretch{disk.Range{Off: off, Len: run.Len}, shift})
+}
+
+// shiftOf returns the common shift of the stretches in a range, or 0.
+func shiftOf(all []stretch, r disk.Range) (shift int64) {
+	for i, s := range disk.Overlapping(all, r) {
+		if i > 0 && s.shift != shift {
+			return 0
+		}
+		shift = s.shift
+	}
+	return shift
 }

@@ -28,6 +28,11 @@ type Partition struct {
 	// Fixed is the reason why the partition must not move: firmware or a loader finds it by its place. It is empty if
 	// no such reason is known.
 	Fixed string
+	// InFile is the byte of the file at which the partition starts, in an image that a hypervisor runs in place.
+	// Otherwise it is 0.
+	InFile int64
+	// Shift is the distance from the start on the disk to the start that the storage sees, in bytes: see align.InFiles.
+	Shift int64
 }
 
 // Suffix returns " of partition 1", to follow the name of a file or volume. It is empty for a volume over the whole

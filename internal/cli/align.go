@@ -26,6 +26,7 @@ type alignFlags struct {
 // add adds the flags common to align and convert.
 func (f *alignFlags) add(cmd *cobra.Command) {
 	f.copyFlags.add(cmd)
+	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	addFlags(cmd,
 		"spool", &f.unpacking.Spool, "to", &f.to, "force", &f.force, "overwrite-content", &f.dev.overwrite,
 		"discard", &f.dev.discard,

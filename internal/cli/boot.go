@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/trial"
@@ -38,6 +39,7 @@ func newBoot(c *Base) *cobra.Command {
 		},
 	}
 	f.Add(cmd)
+	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	f.addMachine(cmd)
 	f.addProgress(cmd)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)

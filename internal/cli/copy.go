@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -117,8 +118,12 @@ func (c *copyFlags) copyDisk(ctx context.Context, out, errOut io.Writer, src, de
 	if err != nil {
 		return err
 	}
+	seen, err := s.InFiles()
+	if err != nil {
+		return err
+	}
 	r := report.NewAlign(Head(c.command), s, p, dest)
-	if !p.Idle() || !c.skipAligned {
+	if !p.Idle() || align.Shifted(seen) || !c.skipAligned {
 		j, end := c.jobOf(errOut, dest, m)
 		w, err := j.Write(ctx, s, p, m.to)
 		end()

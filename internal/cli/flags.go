@@ -106,7 +106,7 @@ func (c *Base) addProgress(cmd *cobra.Command) {
 
 // addReading adds the flags for reading an image.
 func addReading(cmd *cobra.Command, r *realign.Reading) {
-	addFlags(cmd, "format", &r.Format, "sector-size", (*realign.SectorSize)(&r.SectorSize), "allow-folder", &r.Allow)
+	addFlags(cmd, "format", &r.Format, "sector-size", realign.SectorSize(&r.SectorSize), "allow-folder", &r.Allow)
 }
 
 // readBench reads the benchmark result in the file of --bench, or returns nil without one.

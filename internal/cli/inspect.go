@@ -48,6 +48,7 @@ func newInspect(c *Base) *cobra.Command {
 func (f *inspectFlags) add(cmd *cobra.Command) {
 	addFlags(cmd, "boundary", &f.boundary)
 	addReading(cmd, &f.Reading)
+	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.with)
 	addFlags(cmd,
 		"storage", &f.storage, "bench", &f.bench, "impact", &f.impact, "list", &f.list, "fragmentation", &f.pieces,

@@ -244,6 +244,9 @@ var readingFlags = []flagRow{
 		name: "sector-size", choices: oneOf("512", "4096"),
 		help: "sector size of a raw image: 512 or 4096 (default: from its GPT or device, else 512)",
 	},
+	{name: "offset", of: "verify", help: "SOURCE is a raw disk that begins at byte `BYTES` of its file"},
+	{name: "offset", help: "the image is a raw disk that begins at byte `BYTES` of its file"},
+	{name: "dest-offset", help: "DEST is a raw disk that begins at byte `BYTES` of its file"},
 	{
 		name: "allow-folder", of: "undo finish",
 		help: "look for overlays of the disks in `DIR` and below too (repeatable)",
@@ -356,7 +359,7 @@ func given(cmd *cobra.Command, name string) bool {
 
 // Flags that a suggested command line repeats, in its order: for reading an image, and for the moves.
 var (
-	asRead  = []string{"sector-size", "allow-folder"}
+	asRead  = []string{"sector-size", "offset", "allow-folder"}
 	asMoved = []string{
 		"boundary", "partition", "data-only", "allow-unbootable", "flatten", "skip-free", "repair-table", "with",
 	}

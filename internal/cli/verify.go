@@ -15,9 +15,10 @@ import (
 
 type verifyFlags struct {
 	*Base
-	jobs   int
-	bitmap string // of DEST, with the writes of a guest
-	Move          // of the align run of DEST, for the disks of --with
+	jobs       int
+	bitmap     string // of DEST, with the writes of a guest
+	destOffset int64  // of the disk in DEST, a raw file
+	Move              // of the align run of DEST, for the disks of --with
 }
 
 // newVerify returns the command verify.
@@ -32,6 +33,8 @@ func newVerify(c *Base) *cobra.Command {
 		},
 	}
 	f.AddProof(cmd)
+	addFlags(cmd, "offset", realign.Offset(&f.Offset))
+	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset))
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "except-bitmap", &f.bitmap,
 	)
@@ -110,7 +113,7 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 	if s, err = f.OpenSource(src, f.Reading); err != nil {
 		return nil, nil, err
 	}
-	d, err = f.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
+	d, err = f.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize(), Offset: f.destOffset})
 	if err != nil {
 		s.Close()
 		return nil, nil, err

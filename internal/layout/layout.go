@@ -29,6 +29,7 @@ type Layout struct {
 	Blank      bool           // zeros in the areas of tables and superblocks
 	Unnamed    bool           // unknown data in these areas, and no partition for data
 	Hidden     bool           // the container has data that read as zeros
+	Shift      int64          // of the whole disk in its file, like that of a partition
 	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result

@@ -33,6 +33,7 @@ type Reading struct {
 	Format     string // required format
 	SectorSize int64  // of the disk, in bytes
 	Like       int64  // default sector size of a raw image, in bytes; 0 for its own
+	Offset     int64  // of the disk in a raw file, in bytes
 
 	Claimed bool // this run has claimed the device, so no other program uses it
 
@@ -67,13 +68,19 @@ func FindWriters() Writers {
 // Options returns the options for opening the image. It refuses an unknown format or a missing folder.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
-	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
+	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like), Offset: r.Offset}
 	if format != "" && !slices.Contains(image.Names(), format) {
 		err := ondisk.NoChoice("--format", r.Format, image.Names()...)
 		if slices.Contains([]string{"text", "json", "csv", "html"}, r.Format) {
 			err = ondisk.In(ondisk.ErrUsage, "%w; the format of the result is -o %s", err, r.Format)
 		}
 		return o, err
+	}
+	if r.Offset != 0 {
+		if format != "" && format != raw.Format.Name {
+			return o, ondisk.In(ondisk.ErrUsage, "--offset is for a raw disk, and --format is %s", format)
+		}
+		o.Format = raw.Format.Name
 	}
 	err := o.AllowFolders(r.Allow)
 	return o, err
@@ -82,26 +89,40 @@ func (r Reading) Options() (image.Options, error) {
 // Formats lists the values of Reading.Format. It also accepts capitals and other usual names.
 func Formats() []string { return image.Names() }
 
-// SectorSize is a flag value: the sector size of a disk in bytes, or 0 if the flag is not given.
-type SectorSize int64
+// Bytes is a flag value: a number of bytes, or 0 if the flag is not given.
+type Bytes struct {
+	n    *int64
+	fits func(n int64) bool
+	must string // the rule of fits, for users
+}
 
-func (s *SectorSize) String() string {
-	if *s == 0 {
+// SectorSize returns the flag value of a sector size.
+func SectorSize(n *int64) Bytes {
+	return Bytes{n, func(n int64) bool { return n == 512 || n == 4096 }, "512 or 4096"}
+}
+
+// Offset returns the flag value of the offset of a disk in a raw file.
+func Offset(n *int64) Bytes {
+	return Bytes{n, func(n int64) bool { return n >= 0 && n%512 == 0 }, "a multiple of 512"}
+}
+
+func (b Bytes) String() string {
+	if b.n == nil || *b.n == 0 {
 		return ""
 	}
-	return strconv.FormatInt(int64(*s), 10)
+	return strconv.FormatInt(*b.n, 10)
 }
 
 // Type returns the placeholder of the value in help texts.
-func (s *SectorSize) Type() string { return "BYTES" }
+func (b Bytes) Type() string { return "BYTES" }
 
 // Set parses the argument.
-func (s *SectorSize) Set(arg string) error {
+func (b Bytes) Set(arg string) error {
 	n, err := units.Parse(arg)
-	if err != nil || (n != 512 && n != 4096) {
-		return errors.New("must be 512 or 4096")
+	if err != nil || !b.fits(n) {
+		return errors.New("must be " + b.must)
 	}
-	*s = SectorSize(n)
+	*b.n = n
 	return nil
 }
 
@@ -121,9 +142,13 @@ var ErrOpen = errors.New("open")
 // ErrComplete rejects allowed folders for a package, which references only its own files.
 var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package; leave it out")
 
-// complete refuses allowed folders for a disk of a package.
+// complete refuses allowed folders and an offset for a disk of a package.
 func (r Reading) complete(img *image.Image) error {
-	if img.Packaged() && len(r.Allow) > 0 {
+	switch {
+	case img.Packaged() && r.Offset != 0:
+		err := ondisk.In(ondisk.ErrUsage, "--offset cannot be used for a package; leave it out")
+		return errors.Join(err, img.Close())
+	case img.Packaged() && len(r.Allow) > 0:
 		return errors.Join(ErrComplete, img.Close())
 	}
 	return nil
@@ -610,7 +635,8 @@ func (s *Source) Guessed() bool { return s.Image.Format == raw.Format.Name && s.
 // Usage describes for inspect how an image stores its disk.
 type Usage struct {
 	Map     *align.Usage // nil if the tables of the image are broken
-	NonZero *int64       // bytes of data that are not zero; nil if they were not counted
+	Layout  *layout.Layout
+	NonZero *int64 // bytes of data that are not zero; nil if they were not counted
 	Issues  []ondisk.Issue
 }
 
@@ -624,16 +650,21 @@ func (s *Source) Use(ctx context.Context, data bool, progress Progress) (*Usage,
 }
 
 func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress) (*Usage, error) {
-	out := &Usage{}
+	out := &Usage{Layout: s.Layout}
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return out, nil //nolint:nilerr // reported already
 	}
-	u, err := align.Look(s.Image.Disk, s.Image.Child, s.parts())
+	var u *align.Usage
+	seen, err := s.InFiles()
+	if err == nil {
+		u, err = align.Look(s.Image.Disk, s.Image.Child, partsOf(seen))
+	}
 	if err != nil {
 		out.Issues = unreadable("unreadable-map", err)
 		return out, nil
 	}
-	out.Map, out.Issues = u, u.Issues()
+	u.Whole.Shifted = seen.Shift != 0
+	out.Map, out.Layout, out.Issues = u, seen, u.Issues()
 	if !data && !u.Small() {
 		return out, nil
 	}
@@ -651,12 +682,24 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress
 	return out, nil
 }
 
-// parts returns the partitions whose location in the file matters.
-func (s *Source) parts() []align.Part {
+// InFiles returns the layout with the starts that the storage sees. They differ from the starts on the disk if a
+// hypervisor runs flat files in place, and the disk does not begin on a block of its file.
+func (s *Source) InFiles() (*layout.Layout, error) {
+	img := s.Image
+	even := img.Subformat == "fixed" && slices.Contains([]string{"vhd", "vhdx"}, img.Format)
+	flat := img.Format == "vmdk" && slices.Contains(flatKinds, img.Subformat) || s.reading.Offset != 0
+	if img.Child || img.Packaged() || img.Unpacked != nil || !even && !flat {
+		return s.Layout, nil
+	}
+	return align.InFiles(img.Disk, s.Layout, even)
+}
+
+// partsOf returns the partitions whose location in the file matters.
+func partsOf(l *layout.Layout) []align.Part {
 	var out []align.Part
-	for _, p := range s.Layout.Partitions {
+	for _, p := range l.Partitions {
 		if align.HoldsVolume(p) {
-			out = append(out, align.Part{Number: p.Number, Range: p.Range})
+			out = append(out, align.Part{Number: p.Number, Range: p.Range, Shifted: p.Shift != 0})
 		}
 	}
 	return out

@@ -33,10 +33,13 @@ import (
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]int64{"512": 512, "4096": 4096, "4K": 4096, "": 0, "x": 0, "1024": 0, "0": 0} {
-		var got SectorSize
-		err := got.Set(arg)
-		require.Equal(t, SectorSize(want), got, arg)
+		var got int64
+		err := SectorSize(&got).Set(arg)
+		require.Equal(t, want, got, arg)
 		require.Equal(t, want == 0, err != nil, arg)
+	}
+	for arg, fits := range map[string]bool{"0": true, "65s": true, "100": false, "-512": false, "x": false} {
+		require.Equal(t, fits, Offset(new(int64)).Set(arg) == nil, arg)
 	}
 	for arg, want := range map[string]Target{
 		"qcow2":                   {Format: "qcow2"},

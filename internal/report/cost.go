@@ -184,21 +184,25 @@ func (t *Text) cost(named *Costs, fs []align.Finding) {
 	}
 	t.printf("\n")
 	var costs, free Costs
+	fix := "Moving the partition fixes it."
 	for _, f := range misplaced {
 		t.Para(2, "%s %s.", Capital(f.Subject), f.Where)
 		if f.Free {
 			free.add(f.Cost, f.Partition)
 		} else {
 			costs.add(f.Cost, f.Partition)
+			if f.Remedy != "" {
+				fix = Capital(f.Remedy) + "."
+			}
 		}
 	}
 	if named != nil {
-		t.costOn(named)
+		t.costOn(named, fix)
 		return
 	}
 	if len(costs.each) > 0 {
 		t.Para(0, "The guest's blocks start in the middle of the storage's blocks: %s. Most reads and writes cost "+
-			"more. The guest can neither see nor fix this. Moving the partition fixes it.", costs.list())
+			"more. The guest can neither see nor fix this. %s", costs.list(), fix)
 	}
 	for _, c := range free.each {
 		t.Para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
@@ -214,15 +218,15 @@ func Capital(s string) string {
 }
 
 // costOn prints the cost of a misalignment on the storage named by the user.
-func (t *Text) costOn(c *Costs) {
+func (t *Text) costOn(c *Costs, fix string) {
 	switch {
 	case len(c.each) > 0:
 		comma := ""
 		if len(c.each) > 1 {
 			comma = ","
 		}
-		t.Para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.",
-			c.Storage.About, comma, c.list())
+		t.Para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. %s",
+			c.Storage.About, comma, c.list(), fix)
 	case c.Storage.Block == units.SectorSize:
 		t.Para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:
@@ -307,13 +311,13 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 	}
 }
 
-// DataStart returns the offset on the disk of the first block of the partition, in bytes.
-func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) }
+// DataStart returns the offset at which the storage sees the first block of the partition, in bytes.
+func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) + p.shift }
 
 // measurable reports whether a benchmark of the storage applies to the partition: it is at least as aligned in the file
 // as on the disk, and its data are aligned if its start is.
 func (p Partition) measurable() bool {
-	return (p.InFile == 0 || p.InFile >= p.Alignment) && align.DefaultBoundary.On(p.DataStart()-p.Start)
+	return (p.InFile == 0 || p.InFile >= p.Alignment) && align.DefaultBoundary.On(p.DataStart()-p.Start-p.shift)
 }
 
 // gainOf returns the gain of the typical I/O that the text of a benchmark names. A loss in reads or writes outweighs a

@@ -118,6 +118,7 @@ type Partition struct {
 	GUID      string        `json:"guid,omitempty"`
 	StartLBA  int64         `json:"start_lba"`
 	Start     int64         `json:"start_bytes"`
+	StartFile int64         `json:"file_start_bytes,omitempty"` // if it differs, in an image that runs in place
 	Size      int64         `json:"size_bytes"`
 	Alignment int64         `json:"alignment_bytes"`
 	InFile    int64         `json:"file_alignment_bytes,omitempty"`
@@ -128,6 +129,8 @@ type Partition struct {
 	Data      int64         `json:"data_bytes,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
 	Impact    *Impact       `json:"impact,omitempty"`
+
+	shift int64 // to the start that the storage sees
 }
 
 // Volume is the content of a partition or of a whole disk.
@@ -433,8 +436,11 @@ func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Parti
 		Name: p.Name, GUID: p.GUID, StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
 	j := align.Judge(p, boundary)
-	at := p.Off
-	if j.Data != at {
+	at := p.Off + p.Shift
+	if out.shift = p.Shift; p.InFile != p.Off {
+		out.StartFile = p.InFile
+	}
+	if j.Data != p.Off {
 		out.Data = j.Data
 	}
 	out.Verdict, out.Unjudged, out.Stays = j.Verdict, j.Unjudged, j.Stays

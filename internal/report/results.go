@@ -32,25 +32,25 @@ type Criteria struct {
 func NewInspect(
 	h Head, s *realign.Source, u *realign.Usage, refusals []align.Finding, c Criteria,
 ) (r *Inspect, bad error) {
-	b := c.Boundary
+	b, l := c.Boundary, u.Layout
 	findings := slices.Concat(align.Relevant(u.Issues, nil), align.Relevant(s.Issues(), nil),
-		align.Check(s.Layout, align.Goal{Must: b, Want: b}))
-	r = &Inspect{Head: h, Image: NewImage(s.Image), Disk: NewDisk(s.Layout, b, findings), Refusals: refusals}
+		align.Check(l, align.Goal{Must: b, Want: b}))
+	r = &Inspect{Head: h, Image: NewImage(s.Image), Disk: NewDisk(l, b, findings), Refusals: refusals}
 	r.stored(u.Map, u.NonZero)
 	r.ExitCode = r.Verdict.ExitCode()
 	if bad = realign.Broken(findings); bad == nil && r.Unknown() {
 		bad = s.Misnamed()
 	}
 	if c.Costs {
-		r.Costs = NewCosts(s.Layout, c.Storage)
+		r.Costs = NewCosts(l, c.Storage)
 	}
 	if c.Fragments != nil {
 		r.Fragmentation = NewFragmentation(c.Fragments)
 	}
 	if c.Impact {
-		r.AddImpacts(s.Layout, c.Storage)
+		r.AddImpacts(l, c.Storage)
 	}
-	r.Advice = align.For(s.Layout, align.Case{
+	r.Advice = align.For(l, align.Case{
 		Boundary: r.Boundary, Storage: c.Storage, Refusals: refusals, Broken: bad != nil,
 	})
 	if bad != nil {

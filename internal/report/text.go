@@ -135,6 +135,9 @@ func (t *Text) image(i Image) {
 func (t *Text) verdict(d Disk) {
 	which, start := worst(d)
 	boundary, every := d.Boundary.Text(), "every partition"
+	if d.Table.Scheme == "none" {
+		which = "the volume in its file"
+	}
 	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Unjudged != "" && p.Stays != "" }) {
 		every = "every partition that is judged"
 	}
@@ -147,7 +150,10 @@ func (t *Text) verdict(d Disk) {
 		t.printf("%s the image is malformed; see below.\n", t.Paint(Red, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
 		t.Para(2, "%s %s.", t.Paint(Cyan, "Nothing to judge:"), contentText(d))
-	case d.Table.Scheme == "none" && every == "every partition":
+	case d.ByOffset():
+		t.Para(2, "%s the file of the disk puts every partition on a multiple of %s.",
+			t.Paint(Green, "Aligned by offset:"), boundary)
+	case d.Verdict == align.Aligned && d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s no partition table, and the volume starts at byte 0.\n",
 			t.Paint(Green, "Aligned:"))
 	case d.Verdict == align.Aligned && len(alignedByData(d)) > 0:
@@ -166,6 +172,12 @@ func (t *Text) verdict(d Disk) {
 	}
 }
 
+// ByOffset reports whether a disk is aligned only by the place of its partitions in a file.
+func (d *Disk) ByOffset() bool {
+	return d.Verdict == align.Aligned &&
+		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == align.CodeByOffset })
+}
+
 // alignedByData returns the numbers of partitions with aligned data but an unaligned start.
 func alignedByData(d Disk) (numbers []string) {
 	for _, p := range d.Partitions {
@@ -179,7 +191,7 @@ func alignedByData(d Disk) (numbers []string) {
 // byData reports whether the data of a partition decide the verdict of the disk, because its start has another verdict.
 func byData(d Disk) bool {
 	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
-		return p.Verdict == d.Verdict && d.Boundary.Verdict(p.Start) != p.Verdict
+		return p.Verdict == d.Verdict && d.Boundary.Verdict(p.Start+p.shift) != p.Verdict
 	})
 }
 

@@ -144,7 +144,7 @@ func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged boo
 		return true, err
 	}
 	defer s.Close()
-	d := j.describe(s, results.Head)
+	d := j.describe(s, s.Layout, results.Head)
 	i.Unpacked = s.Image.Unpacked
 	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
 	if s.Guessed() {
@@ -263,7 +263,11 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	if err != nil {
 		return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}
-	d = j.describe(s, results.Survey)
+	seen, err := s.InFiles()
+	if err != nil {
+		return d, misnamed, err
+	}
+	d = j.describe(s, seen, results.Survey)
 	if err := s.Lacks(); err != nil && misnamed == nil {
 		d.Verdict, d.Content = "", ""
 		return d, nil, err
@@ -276,11 +280,14 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 		return d, misnamed, err
 	}
 	s.Join(m)
-	d = j.describe(s, results.Full)
+	if seen, err = s.InFiles(); err != nil {
+		return d, misnamed, err
+	}
+	d = j.describe(s, seen, results.Full)
 	if d, err = malformedDisk(d); err != nil || !d.Verdict.Off() {
 		return d, misnamed, err
 	}
-	if err := j.plan(s, &d); err != nil {
+	if err := j.plan(s, seen, &d); err != nil {
 		if j.Check && errors.Is(err, ondisk.ErrLimit) {
 			return d, misnamed, err // the check has used up the read limit
 		}
@@ -308,15 +315,15 @@ func (j *Inspector) goal() realign.Goal {
 	return realign.Goal{Boundary: j.Boundary}
 }
 
-// describe returns the report on the layout of a disk.
-func (j *Inspector) describe(s *realign.Source, depth results.Depth) results.Disk {
+// describe returns the report on the layout of a disk, with the starts that the storage sees.
+func (j *Inspector) describe(s *realign.Source, l *layout.Layout, depth results.Depth) results.Disk {
 	findings := append(align.Relevant(s.Issues(), nil),
-		align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
-	return results.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
+		align.Check(l, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
+	return results.Disk{Disk: report.NewDisk(l, j.Boundary, findings), Depth: depth}
 }
 
-// plan adds the fix, the advice and the cost to a disk.
-func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
+// plan adds the fix, the advice and the cost to a disk. l has the starts that the storage sees.
+func (j *Inspector) plan(s *realign.Source, l *layout.Layout, d *results.Disk) error {
 	p, err := s.Plan(j.goal())
 	if err != nil {
 		return err
@@ -324,8 +331,8 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	d.Advice = new(align.For(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals}))
-	d.Cost = newCost(s.Layout, j.Boundary, j.Storage)
+	d.Advice = new(align.For(l, align.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals}))
+	d.Cost = newCost(l, j.Boundary, j.Storage)
 	return nil
 }
 

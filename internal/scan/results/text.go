@@ -354,6 +354,9 @@ func (i *Image) look() look {
 	if !ok {
 		l = verdictLooks[i.Verdict]
 	}
+	if i.Verdict == align.Aligned && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.ByOffset() }) {
+		l.word += " by offset"
+	}
 	return l
 }
 
