@@ -24,6 +24,7 @@ packages=(
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexml, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
+	libvirt-clients                           # virt-xml-validate: lines for libvirt by its schema
 	libnbd-bin python3-libnbd nbd-client      # nbdinfo, nbdcopy, nbdsh, the client of Linux: clients of the NBD server
 	nbdkit                                    # a server with odd blocks and errors, for the NBD client
 	python3 python3-venv                      # makes the library of the tests (scripts/make-library.py); strict CSV and XML

@@ -174,6 +174,7 @@ var processes = map[string]struct {
 	"replace": {decodes, []string{"source.raw"}},
 	"move":    {decodes, []string{"source.raw"}},
 	"view":    {decodes, []string{"source.raw", "view.vmdk"}},
+	"offset":  {decodes, []string{"source.raw", "shifted.raw"}},
 	"serve":   {decodes, []string{"--socket", "socket", "source.raw"}},
 	"scan":    {decodes, []string{"."}},
 	"undo":    {decodes, []string{"source-replaced.raw"}},

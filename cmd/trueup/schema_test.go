@@ -102,7 +102,7 @@ func schemaOf(t testing.TB, object any) string {
 	command, ok := fields["command"].(string)
 	require.True(t, ok, "a command is wanted: %v", object)
 	switch command {
-	case "convert", "replace", "move", "view":
+	case "convert", "replace", "move", "view", "offset":
 		command = "align"
 	case "undo", "resume", "finish":
 		command = "unfinished"
@@ -176,6 +176,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"verify.json":                     report.Verify{},
 		"verify.json#/$defs/disk":         report.VerifiedDisk{},
 		"serve.json":                      report.Serve{},
+		"offset.json":                     report.Offset{},
 		"unfinished.json":                 report.Unfinished{},
 		"boot.json":                       trial.Boot{},
 		"boot.json#/$defs/run":            trial.Run{},

@@ -53,6 +53,9 @@ func newAlign(c *Base) *cobra.Command {
 // run writes the copy of a disk or a package.
 func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.checkDest(src, dest))
+	if err == nil && f.shifts {
+		f.to, err = f.to.AtOffset(dest)
+	}
 	if err != nil {
 		return err
 	}
@@ -83,12 +86,15 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 // making returns the options of the copy.
 func (f *alignFlags) making(dest string) *making {
 	if f.dev.claimed != nil {
-		return &making{
+		m := &making{
 			format: "raw", beside: f.dev.apart, hold: leavingDevice,
 			to: realign.Device{Device: f.dev.claimed, Overwrite: f.dev.overwrite, Discard: f.dev.discard},
-			// The copy fills the device, with the backup GPT at its end, where firmware looks for it.
-			size: func(n int64) int64 { return max(n, f.dev.claimed.Size) },
 		}
+		if !f.shifts {
+			// The copy fills the device, with the backup GPT at its end, where firmware looks for it.
+			m.size = func(n int64) int64 { return max(n, f.dev.claimed.Size) }
+		}
+		return m
 	}
 	return &making{format: f.to.Format, size: f.to.Size, to: f.file(dest)}
 }

@@ -30,6 +30,7 @@ type copyFlags struct {
 	sums    string // file for the digests
 
 	skipAligned bool // write nothing if no partition has to move
+	shifts      bool // write the disk at an offset of DEST
 }
 
 // add adds the flags common to these commands.
@@ -125,12 +126,18 @@ func (c *copyFlags) copyDisk(ctx context.Context, out, errOut io.Writer, src, de
 	r := report.NewAlign(Head(c.command), s, p, dest)
 	if !p.Idle() || align.Shifted(seen) || !c.skipAligned {
 		j, end := c.jobOf(errOut, dest, m)
+		if c.shifts {
+			j.Offset = align.OffsetFor(s.Layout, s.Image.Disk.SectorSize())
+		}
 		w, err := j.Write(ctx, s, p, m.to)
 		end()
 		if err != nil {
 			return err
 		}
 		r.Wrote(w, c.verify)
+		if c.shifts {
+			r.Shifted(j.Offset, align.Placings(seen, j.Offset))
+		}
 		if err := c.complete(r, w, m); err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ var exits = []struct {
 		"0", "done; every inspected disk is aligned, blank or without partitions",
 		[]string{"trueup", "inspect", "scan", "report"},
 	},
-	{"0", "done; DEST is complete and verified", []string{"align", "convert", "view"}},
+	{"0", "done; DEST is complete and verified", []string{"align", "convert", "view", "offset"}},
 	{"0", "done", []string{"plan", "bench", "version", "replace", "move", "undo", "resume", "finish"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
 	{"0", "both disks reach the same state, which is no known failure", []string{"boot"}},
@@ -46,7 +46,7 @@ var exits = []struct {
 	{"4", "refused: the image cannot be read alone; the message has the remedy", []string{"inspect"}},
 	{
 		"4", "refused: the copy would not be safe; the message has the remedy",
-		[]string{"trueup", "plan", "align", "replace", "move", "view", "serve", "boot", "convert"},
+		[]string{"trueup", "plan", "align", "replace", "move", "view", "offset", "serve", "boot", "convert"},
 	},
 	{
 		"4", "refused: the command does not apply, or would lose data; the message has the remedy",

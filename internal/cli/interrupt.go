@@ -44,7 +44,7 @@ func InterruptOf(ctx context.Context) InterruptError {
 // interruptedText returns the effect of an interrupt on the result of a command.
 func interruptedText(command string) string {
 	switch command {
-	case "align", "convert", "replace", "view":
+	case "align", "convert", "replace", "view", "offset":
 		return "interrupted; no copy was made, and the source is unchanged"
 	case "move":
 		return "interrupted; nothing was moved, and the disk is unchanged"

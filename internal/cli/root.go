@@ -156,7 +156,9 @@ func newRoot(version string, c *Base) *cobra.Command {
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c),
-		newAlign(c), newConvert(c), newVerify(c),
+		newAlign(c), newVerify(c),
+		newConvert(c, convert, "Copy a disk image into another format without moving anything"),
+		newConvert(c, "offset", "Shift a disk in its file, so that the guest does not change"),
 		newReplace(c), newMove(c), newView(c),
 		newOpen(c, realign.Undo, "Restore the original disk"),
 		newOpen(c, realign.Resume, "Continue an interrupted exchange or move"),

@@ -418,10 +418,19 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	for _, n := range p.Notes {
 		accepted := allowUnbootable && n.Effect <= ondisk.BadVolume
 		if n.Effect >= ondisk.Unbootable && !accepted {
+			if slices.Contains(inPlace, n.Code) {
+				n.Remedy += "; to keep the disk as it is, and shift its file instead: trueup offset SOURCE DEST"
+			}
 			out = append(out, n)
 		}
 	}
 	return out
+}
+
+// inPlace lists the codes of guests that never move: a shifted file aligns them.
+var inPlace = []string{
+	"array-of-disks", "bitlocker", "boot-code", "disk-manager", "encrypted-system", "firmware-raid", "fixed-table",
+	"hibernated", "hibernated-linux", "ldm",
 }
 
 // View returns the result as a disk, with exactly the bytes of a copy.

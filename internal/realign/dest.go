@@ -41,7 +41,7 @@ func (f File) write(
 ) (Written, error) {
 	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
 		options := s.options(p, f.Format)
-		options.Subformat, options.Force = f.Subformat, f.Force
+		options.Subformat, options.Force, options.Offset = f.Subformat, f.Force, j.Offset
 		o, err := store.Create(f.Path, p.Size, s.Image, options)
 		return o, o, err
 	})
@@ -97,17 +97,43 @@ func (d Device) write(
 	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
 ) (Written, error) {
 	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
-		o, err := d.create(ctx, s, p)
-		return o, o, err
+		to := deviceAt{disk: disk.Range{Off: j.Offset, Len: p.Size}}
+		var err error
+		to.DeviceOutput, err = d.create(ctx, s, to.disk.End())
+		return to, to, err
 	})
 }
 
+// deviceAt is a device whose disk begins at an offset. The rest of the device is zero.
+type deviceAt struct {
+	*store.DeviceOutput
+
+	disk disk.Range
+}
+
+// WriteAt writes a range of the disk.
+func (d deviceAt) WriteAt(p []byte, off int64) (int, error) {
+	return d.DeviceOutput.WriteAt(p, d.disk.Off+off)
+}
+
+// Reserve places a range of the disk.
+func (d deviceAt) Reserve(off, n int64) error { return d.DeviceOutput.Reserve(d.disk.Off+off, n) }
+
+// Reopen returns the finished disk.
+func (d deviceAt) Reopen() (*image.Image, error) {
+	img, err := d.DeviceOutput.Reopen()
+	if err == nil {
+		img.Disk = disk.Section(img.Disk, d.disk)
+	}
+	return img, err
+}
+
 // create starts a copy on the device, unless the disk must not be written there.
-func (d Device) create(ctx context.Context, s *Source, p *plan.Plan) (*store.DeviceOutput, error) {
+func (d Device) create(ctx context.Context, s *Source, size int64) (*store.DeviceOutput, error) {
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
 	}
-	if err := d.Fits(p.Size, s.sectorSize()); err != nil {
+	if err := d.Fits(size, s.sectorSize()); err != nil {
 		return nil, err
 	}
 	found, err := d.content()

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
@@ -89,6 +90,33 @@ func (t Target) String() string {
 
 // Size returns the size of the copy of a disk of n bytes.
 func (t Target) Size(n int64) int64 { return units.AlignUp(n, max(t.Round, 1)) }
+
+// AtOffset returns the format of a copy at path whose disk begins at an offset of its file. The file must hold the disk
+// byte for byte.
+func (t Target) AtOffset(path string) (Target, error) {
+	t.Format = cmp.Or(t.Format, image.SuffixFormat(path), raw.Format.Name)
+	if t.Format == "vmdk" {
+		t.Subformat = cmp.Or(t.Subformat, "monolithicFlat")
+	}
+	no := "a format that places the data of a disk itself"
+	switch {
+	case IsPackage(path):
+		no = "a package, whose disks are copied before they run"
+	case IsDevice(path), !slices.Contains(image.Names(), t.Format): // an unknown format is refused like any other
+		return t, nil
+	case t.Round != 0:
+		no = "a file of another size, which the guest would see"
+	case strings.EqualFold(t.String(), "vmdk:vmfs"):
+		no = "a VMDK that neither ESXi nor QEMU opens at an offset"
+	case slices.Contains([]string{"raw", "vmdk:monolithicflat", "vmdk:twogbmaxextentflat"},
+		strings.ToLower(t.String())):
+		return t, nil
+	}
+	return t, &ondisk.Refusal{
+		Code: "unsupported", Reason: fmt.Sprintf("no disk begins at an offset of DEST %s (%s): it is %s", path, t, no),
+		Remedy: "choose --to raw, vmdk:monolithicFlat or vmdk:twoGbMaxExtentFlat, or a block device as DEST",
+	}
+}
 
 // Targets lists the writable formats and subformats, as values of --to, and in one line for users.
 func Targets() (names []string, text string) {

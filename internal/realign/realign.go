@@ -430,6 +430,7 @@ type Job struct {
 	SkipFree bool   // the copy to verify has zeros in the free space of volumes
 	Guest    *Guest // wrote to the copy to verify; nil without one
 	Jobs     int    // number of chunks that are read and written concurrently
+	Offset   int64  // of the disk in each file of a raw or flat DEST, or in a device
 
 	Progress Progress // may be nil
 

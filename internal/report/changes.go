@@ -238,16 +238,22 @@ func (t *Text) Align(r *Align) {
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
 	words, command := useOf(d.Format, d.Subformat, r.Dest, r.Folder)
+	proof := r.Flags
 	switch {
+	case r.Offset != nil:
+		if t.offset(r.Offset); r.Offset.Losetup != "" {
+			proof = append(slices.Clone(proof), "--dest-offset", decimal(r.Offset.At))
+		}
 	case r.Replaced != nil && d.registered: // the path is unchanged, but VirtualBox also compares the UUID
 		t.next("VirtualBox identifies the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":
 		t.next(words, command)
 	}
-	lasts := !strings.HasPrefix(r.Source, "nbd+unix://") // the socket of a server that may end with this run
+	// The socket of a server may end with this run, and a device is larger than a shifted disk.
+	lasts := !strings.HasPrefix(r.Source, "nbd+unix://") && (r.Offset == nil || !realign.IsDevice(r.Dest))
 	if r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") && lasts {
-		t.next("To prove it again later:   ", shell.Command("verify", r.Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", shell.Command("verify", proof, r.Source, r.Dest))
 	}
 }
 

@@ -272,7 +272,7 @@ type Changes struct {
 	sector int64 // bytes of an LBA of the table
 }
 
-// Align is the result of align, convert, replace, move and view.
+// Align is the result of align, convert, replace, move, view and offset.
 type Align struct {
 	Head
 	Source   string          `json:"source"`
@@ -293,6 +293,7 @@ type Align struct {
 	ExitCode int             `json:"exit_code"`
 
 	Replaced *Replaced `json:"replaced,omitempty"` // if DEST got the names of SOURCE
+	Offset   *Offset   `json:"offset,omitempty"`   // if the disk begins at an offset of DEST
 }
 
 // AlignedDisk is one disk of an Align.

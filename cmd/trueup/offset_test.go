@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// The partition of these disks starts at LBA 63.
+const shiftedLength = 20000
+
+// jsonOffset is what a user reads of the result of offset.
+type jsonOffset struct {
+	Offset struct {
+		At            int64 `json:"offset_bytes"`
+		QEMU, Libvirt string
+		Partitions    []struct {
+			Is string `json:"to_verdict"`
+		}
+	}
+}
+
+// shifted shifts the disk of source, and returns its options for QEMU as they are printed.
+func shifted(t testing.TB, source, dest string) (o jsonOffset, options string) {
+	t.Helper()
+	o = trueupJSON[jsonOffset](t, 0, "offset", source, dest)
+	return o, strings.Replace(strings.TrimPrefix(o.Offset.QEMU, "-blockdev "), "node-name=disk,", "", 1)
+}
+
+// requireSame requires that QEMU reads the disk of source in its shifted file.
+func requireSame(t testing.TB, source string) {
+	t.Helper()
+	for _, name := range []string{"shifted.raw", "shifted.vmdk"} {
+		_, options := shifted(t, source, filepath.Join(t.TempDir(), name))
+		disktest.Run(t, "qemu-img", "compare", "--image-opts", "driver=raw,file.driver=file,file.filename="+source,
+			options)
+	}
+}
+
+// TestOffsetOfRefusedGuests shifts every kind of guest that align refuses: QEMU reads the same disk, and the storage
+// finds its data on blocks.
+func TestOffsetOfRefusedGuests(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code   string
+		kind   byte
+		change func(disk, partition forge.Bytes)
+	}{
+		{"boot-code", 0x07, func(disk, _ forge.Bytes) { disk.Put(0, noise("code", 440)) }},
+		{"encrypted-system", 0x07, func(disk, _ forge.Bytes) { disk.Text(6, "TrueCrypt Boot Loader") }},
+		{"bitlocker", 0x07, func(_, partition forge.Bytes) { poolforge.PutBitLocker(partition, "PC C:", 0x0100) }},
+		{"hibernated-linux", 0x82, func(_, partition forge.Bytes) { partition.Text(4086, "S1SUSPEND") }},
+		{"ldm", 0x42, func(forge.Bytes, forge.Bytes) {}},
+		{"array-of-disks", 0x83, func(disk, _ forge.Bytes) { poolforge.PutMD1(disk, "1.0", 20000) }},
+	} {
+		t.Run(c.code, func(t *testing.T) {
+			disk := tableforge.NewMBR(20480, slot(c.kind, trackSectors, shiftedLength))
+			disk.U8(tableforge.MBREntries, 0x80)
+			fsforge.PutNTFS(disk, trackSectors, shiftedLength)
+			c.change(disk, disk[trackSectors*sectorSize:][:shiftedLength*sectorSize])
+			source := writeForged("disk.raw", disk)(t, t.TempDir())
+			r := trueup(t, "align", source, filepath.Join(t.TempDir(), "none.raw"))
+			require.Equal(t, 4, r.code, r.stdout)
+			require.Contains(t, r.stderr, "trueup offset SOURCE DEST")
+			require.Contains(t, refusalCodes(t, source), c.code)
+			requireSame(t, source)
+			dest := filepath.Join(t.TempDir(), "dest.raw")
+			o, _ := shifted(t, source, dest)
+			require.Equal(t, int64(65*sectorSize), o.Offset.At)
+			require.Equal(t, 0, trueup(t, "inspect", "--offset", strconv.FormatInt(o.Offset.At, 10), dest).code)
+		})
+	}
+}
+
+// TestOffsetSavesBlocks counts the blocks of the storage that QEMU touches for the clusters of a guest.
+func TestOffsetSavesBlocks(t *testing.T) {
+	t.Parallel()
+	source, dest := filepath.Join(t.TempDir(), "disk.raw"), filepath.Join(t.TempDir(), "shifted.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", sampleDisk(t), source).code)
+	_, options := shifted(t, source, dest)
+	require.InDelta(t, 2, blocksTouched(t, "driver=raw,file.driver=file,file.filename="+source), 0)
+	require.InDelta(t, 1, blocksTouched(t, options), 0)
+}
+
+// request matches a read or a write of one cluster in the trace of QEMU.
+var request = regexp.MustCompile(`p(?:read|write)(?:64|v)\(.*, (\d+)\) += 4096\n`)
+
+// blocksTouched returns the blocks of 4 KiB that QEMU touches on average for a cluster of the partition at LBA 63.
+func blocksTouched(t testing.TB, options string) float64 {
+	t.Helper()
+	const clusters = 16
+	trace := filepath.Join(t.TempDir(), "trace")
+	args := []string{"-f", "-o", trace, "-e", "trace=pread64,preadv,pwrite64,pwritev", disktest.Tool(t, "qemu-io")}
+	for i := range clusters {
+		off := trackSectors*sectorSize + int64(i)*28<<10
+		args = append(args, "-c", fmt.Sprintf("%s %d 4k", []string{"read", "write"}[i%2], off))
+	}
+	disktest.Run(t, "strace", append(args, "--image-opts", options)...)
+	calls := request.FindAllStringSubmatch(string(disktest.ReadFile(t, trace)), -1)
+	require.Len(t, calls, clusters)
+	touched := int64(0)
+	for _, call := range calls {
+		off, err := strconv.ParseInt(call[1], 10, 64)
+		require.NoError(t, err)
+		touched += (off+4095)/4096 - off/4096 + 1
+	}
+	return float64(touched) / clusters
+}
+
+// TestOffsetForLibvirt holds the lines for libvirt against its schema, also with a name that needs quoting.
+func TestOffsetForLibvirt(t *testing.T) {
+	t.Parallel()
+	dest := filepath.Join(t.TempDir(), "a'b,<c> d.img")
+	o := trueupJSON[jsonOffset](t, 0, "offset", sampleDisk(t), dest)
+	domain := filepath.Join(t.TempDir(), "domain.xml")
+	require.NoError(t, os.WriteFile(domain, []byte(`<domain type="qemu"><name>vm</name><memory>65536</memory>`+
+		`<os><type>hvm</type></os><devices><disk type="file" device="disk"><driver name="qemu" type="raw"/>`+
+		o.Offset.Libvirt+`<target dev="vda" bus="virtio"/></disk></devices></domain>`), 0o600))
+	require.Contains(t, disktest.Output(t, "xmllint", "--xpath", "string(//source/@file)", domain), dest)
+	disktest.Run(t, "virt-xml-validate", domain, "domain")
+}
+
+// TestOffsetOnDevice writes onto a device, whose old table is gone, and attaches the disk as the result says. A guest
+// writes through it, and the file system is sound in the file and in the plain disk.
+func TestOffsetOnDevice(t *testing.T) {
+	t.Parallel()
+	const size = 12 << 20
+	raw := tableforge.NewMBR(20480, slot(0x83, trackSectors, shiftedLength))
+	part := filepath.Join(t.TempDir(), "part")
+	disktest.MakeBlank(t, part, shiftedLength*sectorSize)
+	disktest.Run(t, "mkfs.ext4", "-q", "-b", "4096", part)
+	raw.Put(trackSectors*sectorSize, disktest.ReadFile(t, part))
+	source := writeForged("disk.raw", raw)(t, t.TempDir())
+	device, file := destDevice(t, size)
+	require.NoError(t, os.WriteFile(file, append(raw, make([]byte, size-len(raw))...), 0o600))
+	r := trueup(t, "offset", source, device)
+	require.Equal(t, 4, r.code)
+	flag := overwriteFlag.FindStringSubmatch(r.stderr)
+	o := trueupJSON[jsonOffset](t, 0, "offset", "--overwrite-content", flag[1], source, device)
+	require.Equal(t, make([]byte, o.Offset.At), readAt(t, file, 0, o.Offset.At))
+	require.Equal(t, []byte(raw), readAt(t, file, o.Offset.At, int64(len(raw))))
+	require.Contains(t, trueup(t, "inspect", "--offset", "65s", device).stdout, "Aligned by offset")
+
+	folder := t.TempDir()
+	guest := disktest.LoopDevice(t, file, "--offset", strconv.FormatInt(o.Offset.At+trackSectors*sectorSize, 10),
+		"--sizelimit", strconv.Itoa(shiftedLength*sectorSize))
+	disktest.Run(t, "unshare", "--mount", "sh", "-ec", `mount "$1" "$2"; cp "$0" "$2"/written; umount "$2"`,
+		source, guest, folder)
+	disktest.Run(t, "e2fsck", "-fn", guest)
+	back := filepath.Join(t.TempDir(), "back.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--offset", "65s", device, back).code)
+	disktest.Run(t, "e2fsck", "-fn", fmt.Sprintf("%s?offset=%d", back, trackSectors*sectorSize))
+}
+
+// TestOffsetOfDisagreeingPartitions requires that the result names what stays off.
+func TestOffsetOfDisagreeingPartitions(t *testing.T) {
+	t.Parallel()
+	disk := tableforge.NewMBR(40960, slot(0x07, trackSectors, 1000), slot(0x07, 2048, 30000))
+	source := writeForged("disk.raw", disk)(t, t.TempDir())
+	r := trueup(t, "offset", source, filepath.Join(t.TempDir(), "dest.raw"))
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Regexp(t, `1 partition stays off 4 KiB:\s+no\s+offset\s+suits\s+all`, r.stdout)
+	o, _ := shifted(t, source, filepath.Join(t.TempDir(), "dest.raw"))
+	require.Zero(t, o.Offset.At)
+	require.Equal(t, []string{"misaligned", "aligned"}, []string{o.Offset.Partitions[0].Is, o.Offset.Partitions[1].Is})
+}
