@@ -14,6 +14,7 @@ ROUNDS ?= 5
 SEEDS ?= 200
 LOOPS ?= 10
 DISKS ?= 500
+KILLS ?= 300
 SEED ?= $(shell date +%s)
 
 VERSION := $(shell scripts/version.sh)
@@ -257,6 +258,13 @@ boots: export TRUEUP_EXHAUSTIVE := 1
 boots: ## start every disk that is to boot before and after the move, of which test starts one of each family
 	@$(GO) test -list '$(BOOTS)' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
 	$(GO) test -count=1 -timeout 2h -run '$(BOOTS)' ./cmd/...
+
+.PHONY: handover
+handover: export REQUIRE_TOOLS ?= 1
+handover: export TRUEUP_TESTS = all
+handover: ## guests that work while their disks are handed over: Linux, FreeDOS, a domain of libvirt; kills at KILLS points (300)
+	@$(GO) test -list '^TestHandover' ./cmd/... | grep -x TestHandoverOfALinuxGuest
+	TRUEUP_KILLS=$(KILLS) $(GO) test -count=1 -timeout 6h -run '^TestHandover' ./cmd/...
 
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1

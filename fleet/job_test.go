@@ -246,7 +246,8 @@ func TestRowsThatStayAreNoJobs(t *testing.T) {
 		`"verdict":"misaligned","priority":{%s},"files":[{"name":"x","size_bytes":512,"modified_ns":1}],` +
 		`"disks":[]}` + "\n"
 	list := fmt.Sprintf(row, "stays.img", `"class":13,"cost_percent":0,"reason":"it stays"`) +
-		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off","command":"trueup align off.img x.img"`) +
+		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off",`+
+			`"command":"trueup align off.img x.img"`) +
 		strings.Replace(fmt.Sprintf(row, "vm.ova", `"class":1,"command":"trueup align vm.ova x.ova"`), `"disks":[]`,
 			`"disks":[{"member":"vm.vmdk"}]`, 1)
 	w := fleet.Worklist{Kind: fleet.Align, Datastore: "ds1", Prefix: "/ds", Options: fleet.Options{Suffix: "-aligned"}}

@@ -197,7 +197,7 @@ def source(raw, kind):
     return once(f"{folder}/disk", lambda path: tool(*line, path))
 
 
-def scattered(size, pieces):
+def scattered(size, pieces, table=""):
     """Makes a raw disk with pieces of 64 KiB of noise at random places, one in a stretch of equal length."""
     def make(path):
         rnd, step = random.Random(1), size // pieces
@@ -206,7 +206,9 @@ def scattered(size, pieces):
             for i in range(pieces):
                 f.seek((i * step // 65536 + rnd.randrange(step // 65536 - 1)) * 65536)
                 f.write(rnd.randbytes(65536))
-    return once(f"{CACHE}/scattered-{size // GIB}-{pieces}.raw", make)
+        if table:
+            tool("sfdisk", "-q", path, input=table.encode())
+    return once(f"{CACHE}/scattered-{size // GIB}-{pieces}{'-table' if table else ''}.raw", make)
 
 
 def align(source_path, *more):
@@ -266,6 +268,19 @@ def large(o):
               "qemu-img", "convert", "-t", "writeback", "-f", "raw", "-O", "vmdk", src, OUT + "/qemu")
         g.goal("full", "qemu-img, synced", "wall", 0.5)
         g.goal("full", "", "RSS", 64)
+        yield g
+
+
+def handovers(o):
+    """The time until a guest can start on its aligned disk, and until the command has ended behind a guest that fails."""
+    size = GIB << 11
+    table = f"label: dos\nstart=63, size={size // 512 - 8192}, type=83\n"
+    for title, src in [(f"{o.size // GIB} GiB", xp_disk(o.size)),
+                       ("2 TiB with 20000 pieces of 64 KiB", scattered(size, 20000, table))]:
+        g = Group(f"handover of {title}", "Plan, server and overlay, without the copy: the guest ends at once.")
+        g.add("handover", TRUEUP, "handover", "-q", "--no-progress", src, OUT + "/new.qcow2", "--run", "--", "true", "{}",
+              ends=(1,))
+        g.goal("handover", "", "wall", 2)
         yield g
 
 
@@ -366,7 +381,8 @@ def report(groups, o):
 
 
 def main():
-    groups = {"limits": limits, "copies": copies, "memory": memory, "scans": scans, "large": large}
+    groups = {"limits": limits, "copies": copies, "memory": memory, "scans": scans, "large": large,
+              "handovers": handovers}
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--size", type=int, default=8 << 10, help="MiB of the disk")

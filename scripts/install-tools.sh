@@ -20,6 +20,7 @@ packages=(
 	syslinux syslinux-common extlinux         # guests that can be booted
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
 	grub-pc-bin isolinux mbr                  # boot code that is told apart from others; GRUB 2 for guests
+	libvirt-daemon-system libvirt-clients     # libvirtd, virsh: a domain whose disk is handed over
 	ovmf grub-efi-amd64-bin                   # UEFI firmware, and a program for it
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexml, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount

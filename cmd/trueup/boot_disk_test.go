@@ -52,7 +52,8 @@ func (d bootDisk) windows() []window {
 	second := cylinders / 2 * cylinder
 	return []window{
 		{trackSectors, second - trackSectors},
-		{second + 1, cylinders*cylinder - second - 1}, // at a cylinder, its clusters would be on 4 KiB, and it would stay
+		// at a cylinder, its clusters would be on 4 KiB, and it would stay
+		{second + 1, cylinders*cylinder - second - 1},
 	}
 }
 

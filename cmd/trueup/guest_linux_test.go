@@ -242,7 +242,8 @@ type linuxGuest struct {
 	t       testing.TB
 	in      *json.Encoder
 	out     *json.Decoder
-	off     func()
+	off     func() // kills the guest
+	wait    func() // until it is off
 	console string // file with the kernel's log
 }
 
@@ -272,6 +273,8 @@ type linuxSetup struct {
 	programs []string
 	drives   []guestDisk // from /dev/vda on
 	readOnly string      // of all drives: "on", or ""
+	cache    string      // options of all drives; by default QEMU flushes nothing
+	more     []string    // arguments of QEMU
 }
 
 // guestDisk is a disk of a guest.
@@ -291,26 +294,32 @@ func (s *linuxSetup) add(d guestDisk) (device string) {
 	return name + string(rune('a'+(len(s.drives)-1)%letters))
 }
 
-// boot starts the guest. The host is at 10.0.2.2.
-func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
+// guestCommand is the command line of the kernel. Mitigations are against faults of processors.
+const guestCommand = "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off"
+
+// system returns the kernel and the initrd of the guest.
+func (s *linuxSetup) system(t testing.TB) (kernel, initrd string) {
 	t.Helper()
-	kernel, release := linuxKernel(t)
-	dir := t.TempDir()
+	packed, release := linuxKernel(t)
 	files := maps.Clone(s.files)
 	for _, program := range s.programs {
 		withLibraries(t, program, files)
 	}
-	initrd := filepath.Join(dir, "initrd")
+	initrd = filepath.Join(t.TempDir(), "initrd")
 	modules := slices.Concat([]string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_console"}, s.modules)
 	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", modules, files), 0o600))
+	return unpackedKernel(t, packed), initrd
+}
 
-	g := &linuxGuest{t: t, console: filepath.Join(dir, "console")}
+// boot starts the guest. The host is at 10.0.2.2.
+func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
+	t.Helper()
+	kernel, initrd := s.system(t)
+	g := &linuxGuest{t: t, console: filepath.Join(filepath.Dir(initrd), "console")}
 	args := []string{
 		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
 		"-display", "none", "-serial", "file:" + g.console,
-		"-kernel", unpackedKernel(t, kernel), "-initrd", initrd,
-		// mitigations of processor faults
-		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off",
+		"-kernel", kernel, "-initrd", initrd, "-append", guestCommand,
 		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device",
 		"virtserialport,chardev=port",
 		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
@@ -318,24 +327,25 @@ func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
 	const firstSlot, functions = 8, 8 // a PCI device has eight functions, and a bus 32 devices
 	for i, d := range s.drives {
 		args = append(args,
-			"-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=%s,cache=unsafe,readonly=%s",
-				strings.ReplaceAll(d.path, ",", ",,"), i, d.format, cmp.Or(s.readOnly, "off")),
+			"-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=%s,%s,readonly=%s",
+				strings.ReplaceAll(d.path, ",", ",,"), i, d.format, cmp.Or(s.cache, "cache=unsafe"),
+				cmp.Or(s.readOnly, "off")),
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=d%d,multifunction=on,addr=%x.%x,"+
 				"logical_block_size=%d,physical_block_size=%[4]d", i, firstSlot+i/functions, i%functions, d.sector))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), args...)
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), append(args, s.more...)...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
-	g.off = sync.OnceFunc(func() {
-		cancel()
-		_ = cmd.Wait()
+	g.wait = sync.OnceFunc(func() {
+		_ = cmd.Wait() // killed, it ends with an error that says nothing new
 		t.Log("CPU", cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	}) // after a kill, the error has no information
+	g.off = func() { cancel(); g.wait() }
 	t.Cleanup(g.off)
 	g.in, g.out = json.NewEncoder(in), json.NewDecoder(out)
 	return g
@@ -384,6 +394,13 @@ func (g *linuxGuest) end(t testing.TB) {
 	t.Helper()
 	g.ask(t, guestRequest{Op: "sync"})
 	g.off()
+}
+
+// powerOff has the guest switch itself off.
+func (g *linuxGuest) powerOff(t testing.TB) {
+	t.Helper()
+	require.NoError(t, g.in.Encode(guestRequest{Op: "off"}))
+	g.wait()
 }
 
 // trueup runs the program in the guest.

@@ -104,6 +104,10 @@ func schemaOf(t testing.TB, object any) string {
 	switch command {
 	case "convert", "replace", "move", "view", "offset":
 		command = "align"
+	case "handover":
+		if _, undone := fields["removed"]; undone {
+			command = "unfinished"
+		}
 	case "undo", "resume", "finish":
 		command = "unfinished"
 	}

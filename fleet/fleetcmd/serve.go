@@ -56,7 +56,8 @@ clients. With --nats, it runs no server, and serves only the page and the metric
 	fs.StringVar(&f.page, "page", "", "serve a page of the fleet at `ADDRESS:PORT`; :PORT means loopback")
 	fs.StringVar(&f.metrics, "metrics", "", "serve /metrics for Prometheus at `ADDRESS:PORT`, and beside the page")
 	fs.StringVar(&f.token, "token", "", "require the token in `FILE` for page and metrics")
-	fs.StringVar(&f.program, "trueup", "", "run trueup for the report from `FILE` (default: beside this program, or in PATH)")
+	fs.StringVar(&f.program, "trueup", "",
+		"run trueup for the report from `FILE` (default: beside this program, or in PATH)")
 	fs.StringVar(&f.folder, "folder", resultsFolder, "look for large results for the report in `DIR`, like worker "+
 		"--folder")
 	f.register(fs)

@@ -53,8 +53,8 @@ func newSubmitScan(b *base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan --datastore NAME [FOLDER]...",
 		Short: "Queue scans of folders of a datastore",
-		Long: `Queues a scan of each FOLDER below the datastore, or of the whole datastore. Each call queues new scans. With
---shards N, each of N jobs judges a share of the images.`,
+		Long: `Queues a scan of each FOLDER below the datastore, or of the whole datastore. Each call queues new
+scans. With --shards N, each of N jobs judges a share of the images.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"."}

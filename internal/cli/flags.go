@@ -37,15 +37,6 @@ func (m *Move) AddPlaces(cmd *cobra.Command) {
 	addReading(cmd, &m.Reading)
 }
 
-// AddProof adds the flags that describe the align run of a copy.
-func (m *Move) AddProof(cmd *cobra.Command) {
-	addReading(cmd, &m.Reading)
-	addFlags(cmd,
-		"with", &m.With, "boundary", &m.Boundary, "data-only", &m.DataOnly, "allow-unbootable", &m.AllowUnbootable,
-		"skip-free", &m.SkipFree, "flatten", &m.Flatten,
-	)
-}
-
 // Reads lists the inputs of a command: its images, the other disks of the machine, and the folders of parents.
 func (m *Move) Reads(images ...string) []string { return slices.Concat(images, m.With, m.Allow) }
 

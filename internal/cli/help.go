@@ -30,6 +30,7 @@ var exits = []struct {
 	{"0", "both disks reach the same state, which is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
 	{"0", "all judges agree", []string{"judge"}},
+	{"0", "DEST needs SOURCE no more, and is proved", []string{"handover"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
 	{
 		"", "inspect, scan, report: the content of a disk is unknown (see --allow-unknown)",
@@ -46,15 +47,17 @@ var exits = []struct {
 	{"4", "refused: the image cannot be read alone; the message has the remedy", []string{"inspect"}},
 	{
 		"4", "refused: the copy would not be safe; the message has the remedy",
-		[]string{"trueup", "plan", "align", "replace", "move", "view", "offset", "serve", "boot", "convert"},
+		[]string{
+			"trueup", "plan", "align", "replace", "move", "view", "offset", "serve", "handover", "boot", "convert",
+		},
 	},
 	{
 		"4", "refused: the command does not apply, or would lose data; the message has the remedy",
 		[]string{"undo", "resume", "finish"},
 	},
 	{
-		"5", "verify, judge: a difference was found",
-		[]string{"trueup", "verify", "judge"},
+		"5", "verify, judge, handover: a difference was found",
+		[]string{"trueup", "verify", "judge", "handover"},
 	},
 	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
@@ -86,7 +89,7 @@ func helpText(name string) (text, examples string) {
 }
 
 // ofCommands matches the command names at the beginning of a text.
-var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify, judge|judge|boot): `)
+var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify, judge, handover|judge|boot): `)
 
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80

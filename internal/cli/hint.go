@@ -16,20 +16,21 @@ import (
 
 // habits maps each command to command names of other tools: qemu-img, fdisk, virt-resize and others.
 var habits = map[string][]string{
-	"inspect": {"info", "check", "show", "list", "map"},
-	"align":   {"fix", "realign", "resize"},
-	"replace": {"exchange", "swap"},
-	"convert": {"copy", "clone"},
-	"plan":    {"dry-run", "preview"},
-	"verify":  {"compare", "diff"},
-	"boot":    {"run", "start", "try"},
-	"judge":   {"opinion"},
-	"bench":   {"benchmark", "measure", "fio"},
-	"serve":   {"export", "nbd", "mount"},
-	"undo":    {"rollback", "restore", "revert"},
-	"resume":  {"continue"},
-	"finish":  {"commit", "cleanup"},
-	"version": {"--version"},
+	"inspect":  {"info", "check", "show", "list", "map"},
+	"align":    {"fix", "realign", "resize"},
+	"replace":  {"exchange", "swap"},
+	"convert":  {"copy", "clone"},
+	"plan":     {"dry-run", "preview"},
+	"verify":   {"compare", "diff"},
+	"handover": {"migrate", "live"},
+	"boot":     {"run", "start", "try"},
+	"judge":    {"opinion"},
+	"bench":    {"benchmark", "measure", "fio"},
+	"serve":    {"export", "nbd", "mount"},
+	"undo":     {"rollback", "restore", "revert"},
+	"resume":   {"continue"},
+	"finish":   {"commit", "cleanup"},
+	"version":  {"--version"},
 }
 
 // flagHabits maps flags of other tools to equivalents of trueup. The first entry that fits counts; one that begins with

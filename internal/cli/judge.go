@@ -29,8 +29,11 @@ func newJudge(c *Base) *cobra.Command {
 		},
 	}
 	f.judge = opinion.All
-	f.AddProof(cmd)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "by", &f.judge)
+	addReading(cmd, &f.Reading)
+	addFlags(cmd,
+		"with", &f.With, "boundary", &f.Boundary, "data-only", &f.DataOnly, "allow-unbootable", &f.AllowUnbootable,
+		"skip-free", &f.SkipFree, "flatten", &f.Flatten, "require-sandbox", &f.RequireSandbox, "by", &f.judge,
+	)
 	return cmd
 }
 

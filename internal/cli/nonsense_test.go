@@ -95,7 +95,7 @@ func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
 func TestNonsenseValues(t *testing.T) {
 	nonsense(t)
 	free := map[string]bool{} // flags whose values are any text
-	for name := range strings.FieldsSeq("title label include exclude socket overwrite-content except-bitmap") {
+	for name := range strings.FieldsSeq("title label include exclude socket overwrite-content except-bitmap domain") {
 		free[name] = true
 	}
 	n := 0

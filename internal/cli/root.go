@@ -163,7 +163,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 		newOpen(c, realign.Undo, "Restore the original disk"),
 		newOpen(c, realign.Resume, "Continue an interrupted exchange or move"),
 		newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk"),
-		newServe(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
+		newServe(c), newHandover(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
 		newJudge(c), newWorker())
 	for _, cmd := range append(root.Commands(), root) {
 		cmd.SuggestFor = habits[cmd.Name()]

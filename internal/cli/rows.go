@@ -44,6 +44,8 @@ var (
 	nothingMoves = "nothing is moved"
 	forWith      = &pair{"with", "because it applies to the other disks only; partition starts of SOURCE are read " +
 		"from DEST"}
+	forGuest = &pair{"except-bitmap", "for a guest that may have changed the table of DEST; without it, the starts " +
+		"are read from DEST"}
 )
 
 // flagGroups lists the flags of all commands by title, in the order of the help.
@@ -139,7 +141,7 @@ var ownFlags = []flagRow{
 		},
 	},
 	{
-		name: "socket", help: "listen on a new Unix socket at `PATH`",
+		name: "socket", of: "serve", help: "listen on a new Unix socket at `PATH`",
 		excludes: []pair{{"listen", "a server listens in one place"}},
 	},
 	{name: "listen", help: "listen on TCP `HOST:PORT`, a loopback address; port 0: any free"},
@@ -149,6 +151,30 @@ var ownFlags = []flagRow{
 	},
 	{name: "once", help: "end when the last client has left"},
 	{name: "exit-with-parent", help: "end when the calling program has ended"},
+
+	// handover
+	{name: "socket", of: "handover", help: "serve SOURCE at a new Unix socket at `PATH` (default: DEST.socket)"},
+	{name: "qmp", help: "have the QEMU whose monitor is the Unix socket `PATH` copy the rest"},
+	{
+		name: "domain", help: "have libvirt copy the rest for its domain `NAME`",
+		excludes: []pair{{"qmp", "one of them copies"}},
+	},
+	{
+		name: "run", help: "start QEMU by the command behind --, where {} stands for the disk",
+		excludes: []pair{
+			{"qmp", "the QEMU that is started gets a monitor of its own"}, {"domain", "libvirt starts its QEMU itself"},
+		},
+	},
+	{name: "limit", help: "copy the rest with at most `SIZE` a second"},
+	{
+		name: "resume", help: "go on with the handover to DEST",
+		excludes: []pair{{"undo", "one goes on and one takes back"}},
+	},
+	{name: "undo", help: "remove DEST, if no guest wrote to it"},
+	{
+		name: "discard-writes", help: "with --undo, remove DEST with all that the guest wrote",
+		needs: &pair{"undo", "which removes DEST"},
+	},
 
 	// boot
 	{name: "qemu", help: "QEMU `PROGRAM` (default: qemu-system-x86_64)"},
@@ -220,6 +246,10 @@ var goalFlags = []flagRow{
 		help: "with --with, the --boundary of align",
 	},
 	{name: "boundary", help: "alignment of moved partitions: auto, or 4K to 1G", choices: boundaries},
+	{
+		name: "partition", of: "verify", needs: forGuest,
+		help: "with --except-bitmap, the --partition of align (repeatable)",
+	},
 	{name: "partition", help: "move only partition `N`, and what it displaces (repeatable)"},
 	{name: "data-only", of: "verify judge", help: "with --with, if align was run with --data-only", needs: forWith},
 	{
@@ -234,6 +264,10 @@ var goalFlags = []flagRow{
 	{
 		name: "with", single: true, help: "another `DISK` of the machine, read only (repeatable)",
 		excludes: []pair{{"partition", oneMachine}},
+	},
+	{
+		name: "repair-table", of: "verify", needs: forGuest,
+		help: "with --except-bitmap, if align was run with --repair-table",
 	},
 	{name: "repair-table", help: "repair a damaged copy of a GPT from the other one"},
 }
@@ -404,7 +438,7 @@ func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
 		return Usage("--%s is for 1 %s, %d given; give one", r.name, name, len(args))
 	}
-	if r.needs != nil && !given(cmd, r.needs.flag) {
+	if r.needs != nil && !given(cmd, r.needs.flag) && (r.needs != forWith || !given(cmd, forGuest.flag)) {
 		name, _ := pflag.UnquoteUsage(cmd.Flags().Lookup(r.needs.flag))
 		return Usage("--%s needs --%s %s, %s", r.name, r.needs.flag, name, r.needs.why)
 	}

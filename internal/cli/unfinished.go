@@ -71,6 +71,18 @@ func (f *openFlags) hold(path string) *held {
 	return h
 }
 
+// handed lists the files of the source of a handover.
+func (h *held) handed() (paths []string, err error) {
+	if h.work == nil || h.work.Work.Kind != journal.Handover {
+		return nil, nil
+	}
+	from, err := h.work.Handed()
+	for _, f := range from.Files {
+		paths = append(paths, f.Path)
+	}
+	return paths, err
+}
+
 // close releases the locks. Each record of the journal is already durable, and so is its removal.
 func (h *held) close() {
 	if h.work != nil {
@@ -102,7 +114,15 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []stri
 		all[path] = h
 	}
 	f.Looped = realign.Looped()
-	err = f.Confine(ctx, errOut, slices.Concat(f.Allow, paths), append(slices.Clone(paths), f.journal))
+	writes := append(slices.Clone(paths), f.journal)
+	for _, path := range paths {
+		from, err := all[path].handed()
+		if err != nil {
+			return err
+		}
+		writes = append(writes, from...)
+	}
+	err = f.Confine(ctx, errOut, slices.Concat(f.Allow, paths), writes)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func newVerify(c *Base) *cobra.Command {
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	f.AddProof(cmd)
+	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset))
 	addFlags(cmd,
@@ -81,6 +81,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	var guest *realign.Guest
 	if f.bitmap != "" {
 		if guest, err = d.ReadGuest(f.bitmap); err != nil {
+			return err
+		}
+		if guest.Plan, err = f.accepted(f.Base, s, "", making{}); err != nil {
 			return err
 		}
 	}

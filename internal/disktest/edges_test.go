@@ -174,8 +174,9 @@ var edges = map[string][]string{
 	// old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
 		"internal/align", "internal/diskcopy", "internal/exchange", "internal/freespace", "internal/image",
-		"internal/image/store", "internal/image/driver", "internal/image/ova", "internal/image/raw",
-		"internal/image/unpack", "internal/inplace", "internal/layout", "internal/ovf", "internal/nbd",
+		"internal/image/store", "internal/image/driver", "internal/image/gate", "internal/image/ova",
+		"internal/image/raw", "internal/image/unpack", "internal/inplace", "internal/layout", "internal/ovf",
+		"internal/nbd",
 		"internal/plan", "internal/sys", "internal/table", "internal/journal", "internal/verify",
 		"internal/volume",
 	},
@@ -188,11 +189,16 @@ var edges = map[string][]string{
 	// They have no image, and return their results as reports.
 	"internal/opinion": {"internal/report", "internal/self", "internal/sys"},
 	"internal/trial":   {"internal/report", "internal/self", "internal/sys"},
+	// It opens the folder of its journal, and speaks to QEMU as a trial does.
+	"internal/handover": {
+		"internal/image/gate", "internal/journal", "internal/report", "internal/self", "internal/sys", "internal/trial",
+	},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/diskcopy", "internal/report", "internal/scan/results", "internal/sys"},
 	// The commands, with everything that they use.
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/bench/measured", "internal/image/store", "internal/journal",
+		"internal/align", "internal/bench", "internal/bench/measured", "internal/handover", "internal/image/store",
+		"internal/journal",
 		"internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan", "internal/scan/results", "internal/scan/sandbox", "internal/self", "internal/sys",
 		"internal/trial",

@@ -24,6 +24,7 @@ import (
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; unpack makes the file into which images are unpacked; trial makes temporary files of QEMU and waits for it;
+// handover makes and removes DEST, and makes a folder for the monitor of QEMU;
 // self starts programs, and opinion looks for them, starts them, two of them side by side, and makes a folder for them;
 // in a fleet, engine reads keys, locks its store and waits for its server, queue keeps small files, work starts trueup
 // and waits for it, fleetcmd reads worklists and keeps a report, and web reads its token, listens and follows the
@@ -34,7 +35,7 @@ var (
 		"internal/sys", "internal/image/store", "internal/image/gate",
 		"internal/image/unpack", "internal/scan",
 		"internal/scan/sandbox", "internal/bench", "internal/cli",
-		"internal/nbd", "internal/self", "internal/trial", "internal/opinion",
+		"internal/nbd", "internal/self", "internal/trial", "internal/opinion", "internal/handover",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",

@@ -141,8 +141,8 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	return nil
 }
 
-// copyAttributes gives a file the owner and attributes of the first existing file of like. Attributes that the file system
-// does not support were reported with the copy.
+// copyAttributes gives a file the owner and attributes of the first existing file of like. Attributes that the file
+// system does not support were reported with the copy.
 func (d *folder) copyAttributes(f *sys.File, like []name) error {
 	from, err := d.At.Open(string(like[0]))
 	if errors.Is(err, fs.ErrNotExist) && len(like) > 1 {

@@ -20,12 +20,16 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -485,6 +489,17 @@ const Exchange = "exchange"
 // InPlace is the kind of a run that moves partitions within a disk.
 const InPlace = "in-place"
 
+// Handover is the kind of a run that gives a guest the aligned disk while it is copied. The command handover continues
+// it.
+const Handover = "handover"
+
+// Phases of a handover after Begun.
+const (
+	Given    Phase = 'g' // a guest may run on the disk, which still needs its source
+	Alone    Phase = 'a' // the disk has all bytes
+	Unproved Phase = 'p' // compared, but the writes of the guest are unknown; Kept is a full proof
+)
+
 // States lists the phases of each kind of run with their states.
 var States = map[string]map[Phase]State{
 	Exchange: {
@@ -509,7 +524,88 @@ var States = map[string]map[Phase]State{
 			Resume: "the exchange is complete; finish removes the other files of the original",
 		},
 	},
-	InPlace: inPlace,
+	InPlace:  inPlace,
+	Handover: handover,
+}
+
+// handover lists the states of a handover.
+var handover = map[Phase]State{
+	Begun: {
+		Text:   "a handover to the disk was interrupted before a guest could start",
+		Blocks: true,
+		Finish: "the handover is not complete; resume it first",
+		Undoes: "removes the disk",
+	},
+	Given: {
+		Text:   "a guest is being handed over to the disk, which still needs its source",
+		Blocks: true,
+		Finish: "the handover is not complete; resume it first",
+		Undoes: "removes the disk, if no guest wrote to it",
+	},
+	Alone: {
+		Text:   "the disk has all bytes after a handover, and was not compared with its source yet",
+		Finish: "the copy is not proved; resume the handover first",
+		Undoes: "removes the disk, if no guest wrote to it",
+	},
+	Kept: {
+		Text:   "the guest was handed over to the disk, and the source is kept",
+		Resume: "the handover is complete; finish removes the source",
+		Undoes: "removes the disk with all that the guest wrote, by --discard-writes",
+	},
+	Unproved: {
+		Text: "the guest was handed over to the disk, but its QEMU was killed, so that not every byte is proved; " +
+			"the source is kept",
+		Resume: "the handover is complete; finish --force removes the source",
+		Finish: "the proof is partial; check the guest, then add --force",
+		Undoes: "removes the disk with all that the guest wrote, by --discard-writes",
+	},
+	Finishing: {
+		Text:   "the removal of the source of a handover was interrupted",
+		Undo:   "files of the source are removed already; finish removes the others",
+		Resume: "the handover is complete; finish removes the rest of the source",
+	},
+}
+
+// Handed is the part of the plan of a handover that other commands read.
+type Handed struct {
+	Files  []HandedFile // of the source and its parents
+	Format string       // of the source
+	Stays  string       // why finish does not remove the source; "" if it does
+}
+
+// HandedFile identifies a file of the source of a handover.
+type HandedFile struct {
+	Name     string // in the folder of the journal, which claims it; "" in another folder
+	Path     string
+	Size     int64
+	Modified int64 // nanoseconds since 1970
+}
+
+// Unchanged returns an error if a file of the source was written since the handover began.
+func (h *Handed) Unchanged() error {
+	for _, f := range h.Files {
+		switch st, err := sys.Stat(f.Path); {
+		case err != nil:
+			return err
+		case st.Size != f.Size || st.Modified != f.Modified:
+			return fmt.Errorf("%s: %w since the handover began", f.Path, ondisk.ErrChanged)
+		}
+	}
+	return nil
+}
+
+// Gone reports whether the first file of the source is missing.
+func (h *Handed) Gone() bool {
+	_, err := sys.Stat(h.Files[0].Path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Handed returns the source in the plan of a handover.
+func (h *Held) Handed() (from Handed, err error) {
+	if err = json.Unmarshal(h.Plan(), &from); err != nil {
+		err = notJournal(h.name, err)
+	}
+	return from, err
 }
 
 // inPlace lists the states of a move in place. Phase 'm' is the move itself. Phase 'c' follows the commit, after which

@@ -215,12 +215,18 @@ func (w *Work) Commands() (out []string) {
 
 // Command returns the command line of undo, resume or finish for the work.
 func (w *Work) Command(name string, flags ...string) string {
+	if w.Through() && name != "finish" {
+		name, flags = "handover", append([]string{"--" + name}, flags...)
+	}
 	line := shell.Command(name, flags, w.Path)
 	if w.Journal != "" {
 		line += " --journal " + shell.Quote(w.Journal)
 	}
 	return line
 }
+
+// Through reports whether the command handover continues the work, instead of resume and undo.
+func (w *Work) Through() bool { return w.Kind == Handover }
 
 // advice returns the command lines that apply to the work, each with its effect.
 func (w *Work) advice() string {

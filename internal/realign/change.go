@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/journal"
@@ -417,6 +419,14 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
 	drops := g.Command == Undo && g.Force && w.Work.Drops
 	switch {
+	case w.Work.Through() && g.Command == Finish && (not == "" || g.Force && w.Work.Phase == journal.Unproved):
+		return finishHandover(w, g)
+	case w.Work.Through():
+		remedy := w.Work.Issue().Remedy
+		if g.Command == Finish && w.Work.Phase == journal.Unproved {
+			remedy = "check the guest, then: " + w.Work.Command(Finish, "--force")
+		}
+		return journal.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: remedy}
 	case not != "" && !drops:
 		return journal.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
 	case g.Judge && w.Work.Kind != journal.Exchange:
@@ -431,6 +441,70 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 		return j.goOnInPlace(ctx, w, g)
 	}
 	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // a bug of trueup
+}
+
+// finishHandover removes the source of a handover, then the journal.
+func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
+	from, err := w.Handed()
+	if err != nil {
+		return d, err
+	}
+	d.Text = "the source of the handover is removed"
+	if from.Stays != "" {
+		d.Text = "the handover is finished; the source stays, since it is " + from.Stays
+		from.Files = nil
+	}
+	if w.Work.Phase != journal.Finishing && from.Stays == "" {
+		err = removable(w, &from, g.Writers)
+		if errors.Is(err, fs.ErrNotExist) && from.Gone() {
+			d.Text, from.Files, err = "the source was removed already", nil, nil
+		}
+		if err == nil && !g.Judge {
+			err = w.Enter(journal.Finishing)
+		}
+	}
+	if err != nil || g.Judge {
+		return d, err
+	}
+	for _, f := range from.Files {
+		folder, err := gate.OpenFolder(filepath.Dir(f.Path))
+		if err != nil {
+			return d, ondisk.In(ondisk.ErrOutput, "%w", err)
+		}
+		err = folder.At.Remove(filepath.Base(f.Path))
+		if err = cmp.Or(err, folder.At.Sync()); err != nil && !errors.Is(err, fs.ErrNotExist) && !sys.Unsupported(err) {
+			return d, errors.Join(ondisk.In(ondisk.ErrOutput, "remove %s: %w", f.Path, err), folder.Close())
+		}
+		_ = folder.Close() // only read
+		d.Removed = append(d.Removed, f.Path)
+	}
+	return d, w.Remove()
+}
+
+// removable returns an error if the source of a handover has changed, if a program or another image uses it, or if the
+// disk of the guest cannot be opened.
+func removable(w *journal.Held, from *journal.Handed, writers Writers) error {
+	dest, err := image.Open(w.Work.Path, image.Options{})
+	if err != nil {
+		return fmt.Errorf("the source is all there is: %w", err)
+	}
+	dest.Close()
+	if err := from.Unchanged(); err != nil {
+		return err
+	}
+	source, err := image.Open(from.Files[0].Path, image.Options{Format: from.Format})
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	users, err := source.Children()
+	if busy, failed := source.UsedBy(writers); err == nil {
+		users, err = append(users, busy...), failed
+	}
+	if err == nil && len(users) > 0 {
+		err = &ondisk.Refusal{Code: users[0].Code, Reason: users[0].Text, Remedy: users[0].Remedy}
+	}
+	return err
 }
 
 // goOnExchange completes or undoes an exchange, or removes the original.

@@ -200,7 +200,11 @@ func (j *Job) verify(
 			"the disk has sectors of %d bytes, not %d (for a raw SOURCE, give --sector-size)",
 			got, want)}}, nil
 	}
-	p, err = s.repeat(d.Layout, m)
+	if j.Guest != nil { // the table of DEST is the guest's now
+		p, err = j.Guest.Plan, nil
+	} else {
+		p, err = s.repeat(d.Layout, m)
+	}
 	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
 		return nil, []Difference{{Text: err.Error()}}, nil
 	}
@@ -435,12 +439,17 @@ func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Differenc
 
 // Guest is a guest that wrote to the copy while a persistent bitmap of the image recorded its writes.
 type Guest struct {
-	Bitmap  string
-	Written int64 // bytes in the bitmap
-	Differ  int64 // bytes of the sectors that differ from the planned disk and are accepted
+	Plan       *Plan // of the copy: the table of DEST is the guest's
+	Bitmap     string
+	Consistent bool  // otherwise the bitmap is unknown, and any byte may be the guest's
+	Written    int64 // bytes in the bitmap
+	Differ     int64 // bytes of the sectors that differ from the planned disk and may be the guest's
 
 	written []disk.Range
 }
+
+// Proved reports whether each difference from the planned disk is known to be a write of the guest.
+func (g *Guest) Proved() bool { return g == nil || g.Consistent || g.Differ == 0 }
 
 // ReadGuest reads the bitmap with a name from a copy.
 func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
@@ -452,13 +461,11 @@ func (s *Source) ReadGuest(bitmap string) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
+	g := &Guest{Bitmap: bitmap, Consistent: b.Consistent, written: b.Written}
 	if !b.Consistent {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: the bitmap %q is inconsistent: the image was not closed "+
-			"properly, or written by a program that ignores bitmaps; the writes of the guest are unknown, and nothing "+
-			"can be proved",
-			s.Path(), bitmap)
+		g.written = []disk.Range{{Len: s.Image.Disk.Size()}}
+		return g, nil
 	}
-	g := &Guest{Bitmap: bitmap, written: b.Written}
 	for _, r := range b.Written {
 		g.Written += r.Len
 	}

@@ -336,7 +336,11 @@ func movedText(n int) string {
 // Verify prints whether a copy is correct.
 func (t *Text) Verify(r *Verify) {
 	for _, d := range r.Disks {
-		t.verifiedDisk(d)
+		if !d.Equal && len(d.Differences) == 0 {
+			t.notProved(d)
+		} else {
+			t.verifiedDisk(d)
+		}
 	}
 	for _, d := range r.Differences {
 		t.printf("%s ", t.Paint(Red, "Different:"))
@@ -346,6 +350,14 @@ func (t *Text) Verify(r *Verify) {
 		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are correct.", Safe(r.Dest),
 			Safe(r.Source))
 	}
+}
+
+// notProved prints that a bitmap is unknown.
+func (t *Text) notProved(r *VerifiedDisk) {
+	t.printf("%s ", t.Paint(Yellow, "Not proved:"))
+	t.Para(2, "%s of %s differ from an aligned copy of %s. The bitmap %s is inconsistent: the image was not closed "+
+		"properly, or a program that ignores bitmaps has written it. So these bytes may be the guest's, or damage.",
+		units.Format(r.Guest.Differ), Safe(r.Dest), Safe(r.Source), SafeMessage(r.Guest.Bitmap))
 }
 
 func (t *Text) verifiedDisk(r *VerifiedDisk) {
@@ -369,9 +381,8 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 			}
 		}
 		if r.Guest != nil {
-			t.Para(0, "The guest changed its partition table, DEST was written while the bitmap did not record, or "+
-				"it is not a copy of this SOURCE made with these options. The disk is not proved; keep what the guest "+
-				"wrote.")
+			t.Para(0, "DEST was written while the bitmap did not record, or it is not a copy of this SOURCE made with "+
+				"these options. The disk is not proved; keep what the guest wrote.")
 			return
 		}
 		t.Para(0, "The copy was changed after it was made, is a copy of another SOURCE, or was made by another "+

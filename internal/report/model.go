@@ -355,9 +355,10 @@ type VerifiedDisk struct {
 
 // GuestWrites describes the writes of a guest to the copy.
 type GuestWrites struct {
-	Bitmap  string `json:"bitmap"`
-	Written int64  `json:"written_bytes"`
-	Differ  int64  `json:"differing_bytes"`
+	Bitmap     string `json:"bitmap"`
+	Consistent bool   `json:"consistent"`
+	Written    int64  `json:"written_bytes"`
+	Differ     int64  `json:"differing_bytes"`
 }
 
 // Error is the reason why a command failed.

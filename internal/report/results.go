@@ -265,13 +265,13 @@ func NewVerify(h Head, src, dest string, p *ova.Package) *Verify {
 func (r *Verify) Add(v realign.DiskVerified) {
 	d := &VerifiedDisk{
 		Source: v.Source, Dest: v.Dest, Changes: Changes{Moves: []Move{}, Patches: []Patch{}},
-		Differences: NewDifferences(v.Differences, v.Layout), Equal: len(v.Differences) == 0,
+		Differences: NewDifferences(v.Differences, v.Layout), Equal: len(v.Differences) == 0 && v.Guest.Proved(),
 	}
 	if v.Plan != nil {
 		d.Changes = NewChanges(v.Plan)
 	}
 	if g := v.Guest; g != nil {
-		d.Guest = &GuestWrites{Bitmap: g.Bitmap, Written: g.Written, Differ: g.Differ}
+		d.Guest = &GuestWrites{Bitmap: g.Bitmap, Consistent: g.Consistent, Written: g.Written, Differ: g.Differ}
 	}
 	r.Disks = append(r.Disks, d)
 	r.differ(!d.Equal)

@@ -87,7 +87,7 @@ type Server struct {
 	URI  string
 	cmd  *exec.Cmd
 	said sys.Tail
-	done chan struct{}
+	done <-chan struct{}
 	once sync.Once
 }
 
@@ -97,7 +97,7 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{done: make(chan struct{}), said: sys.Tail{Most: maxWords}}
+	s := &Server{said: sys.Tail{Most: maxWords}}
 	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--exit-with-parent"}, args...)...)
 	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
 	out, theirOut, err := os.Pipe()
@@ -106,14 +106,10 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	}
 	defer out.Close()
 	s.cmd.Stdout = theirOut
-	sys.Apart(s.cmd)
-	if err := errors.Join(s.cmd.Start(), theirOut.Close()); err != nil {
+	s.done, err = Background(s.cmd)
+	if err := errors.Join(err, theirOut.Close()); err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = s.cmd.Wait() // Close reads the exit status
-		close(s.done)
-	}()
 	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err = s.begun(out, v); err == nil {
@@ -128,6 +124,24 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	}
 	return nil, fmt.Errorf("trueup serve ended with %v: %.500s", s.cmd.ProcessState, &s.said)
 }
+
+// Background starts a program that signals to this one do not reach. The channel is closed when the program has ended;
+// then its ProcessState has the exit status.
+func Background(cmd *exec.Cmd) (done <-chan struct{}, err error) {
+	sys.Apart(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return ended, nil
+}
+
+// Done is closed when the server has ended.
+func (s *Server) Done() <-chan struct{} { return s.done }
 
 // begun reads the report that the server prints when the disk is ready.
 func (s *Server) begun(out io.Reader, v any) error {

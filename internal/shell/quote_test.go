@@ -18,7 +18,8 @@ import (
 var names = []string{
 	"plain.vmdk", "", "with blank", "it's", "-f", "--force", "-", "=ls", "~root", "a\nb", "a\rb", "tab\t", "\x1b]0;x\a",
 	"\xff\xfe", "\x1b5", "é\xc3", "\u202eevil", "\u2028", "\ufeff", "\uffff", "$(reboot)", "`reboot`", "${HOME}",
-	"a;reboot", "a&b|c>d<e", "*?[a]{b,c}", "!!", "a\n!!", "a\n", `back\slash`, `\x41`, "\n\\x41'", `"`, "#", "\U0001f4be.vmdk",
+	"a;reboot", "a&b|c>d<e", "*?[a]{b,c}", "!!", "a\n!!", "a\n",
+	`back\slash`, `\x41`, "\n\\x41'", `"`, "#", "\U0001f4be.vmdk",
 	strings.Repeat("x", 4095), strings.Repeat("\x80", 4095),
 }
 
@@ -90,7 +91,8 @@ func TestQuotesAreThePlainestThatDo(t *testing.T) {
 	disktest.OnUnix(t, "quotes")
 	for name, want := range map[string]string{
 		"/t/xp.vmdk": "/t/xp.vmdk", "my disk.vmdk": "'my disk.vmdk'", "it's": `'it'\''s'`, "-f": "./-f",
-		"- f": "'./- f'", "é.vmdk": "'é.vmdk'", "": "''", "a\nb": `"$(printf 'a\012b')"`, "\xff!": `"$(printf '\377\041')"`,
+		"- f": "'./- f'", "é.vmdk": "'é.vmdk'", "": "''",
+		"a\nb": `"$(printf 'a\012b')"`, "\xff!": `"$(printf '\377\041')"`,
 		"a!b": "'a!b'", "=x": "'=x'", "\u202e": `"$(printf '\342\200\256')"`, "\\\x01'": `"$(printf '\134\001\047')"`,
 		"100%;": `"$(printf '100%%\073')"`, "a\n": `$'a\012'`,
 	} {

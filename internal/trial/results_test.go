@@ -116,7 +116,8 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	lead := func(r *Boot) string { return strings.Join(strings.Fields(strings.SplitN(shown(r), "\n\n", 2)[0]), " ") }
 	require.Regexp(t, "^Not judged: .*; to give the guest more time, add --seconds N[.]$", lead(all["unclear"]))
 	all["unclear"].Before.Ended = Settled
-	require.Regexp(t, "; to give the guest more time, add --seconds N; to let its screen rest longer, add --settle N[.]$",
+	require.Regexp(t,
+		"; to give the guest more time, add --seconds N; to let its screen rest longer, add --settle N[.]$",
 		lead(all["unclear"]))
 	slow := Film{
 		Accel: "tcg", Ended: Settled,

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	port    = "/dev/vport0p1" // the first port of the first virtio-serial device
+	port    = "/dev/vport*p1" // the first port of the only virtio-serial device
 	address = "10.0.2.15"     // what QEMU's user network expects its guest to have
 )
 
@@ -121,21 +121,18 @@ func network() error {
 	return unix.Close(s)
 }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 func filled(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Size() > 0
 }
 
 func serve() error {
-	for !exists(port) { // the driver makes it on its own time
+	var ports []string
+	for len(ports) == 0 { // the driver makes it on its own time
 		time.Sleep(10 * time.Millisecond)
+		ports, _ = filepath.Glob(port)
 	}
-	f, err := os.OpenFile(port, os.O_RDWR, 0)
+	f, err := os.OpenFile(ports[0], os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -144,6 +141,9 @@ func serve() error {
 		var r Request
 		if err := in.Decode(&r); err != nil {
 			return err
+		}
+		if r.Op == "off" {
+			return errors.New("switched off")
 		}
 		a, err := r.answer()
 		if err != nil {

@@ -1,0 +1,597 @@
+// Package handover gives a guest its aligned disk while the disk is still being copied. It decodes no image: trueup
+// serve serves the planned disk, qemu-img makes an overlay of it, on which the guest starts, QEMU streams the rest into
+// the overlay, and trueup verify compares the result.
+package handover
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Handover is a run of the command handover.
+type Handover struct {
+	Source, Dest string   // as the user wrote them; Resume and Undo read Source from the journal
+	Flags        []string // of the plan, for Start
+	Socket       string   // path for the server; by default beside the overlay
+	Pull         Pull
+	Program      []string // starts QEMU; {} stands for the overlay
+	Version      string   // of trueup
+	Say          func(text string)
+	Progress     Progress // nil for none
+	Stderr       io.Writer
+
+	plan   order
+	held   *journal.Held
+	state  state
+	image  image
+	server *self.Server
+	ended  <-chan struct{} // closed when Program has ended; nil without a program
+}
+
+// Progress receives the progress of the stream.
+type Progress interface {
+	Begin(phase string, total int64)
+	Add(n int64)
+}
+
+// order is the plan in the journal: all that a resumed run needs.
+type order struct {
+	journal.Handed
+	Program string   // version of trueup
+	Source  string   // absolute path
+	Flags   []string // of trueup serve and verify
+	Socket  string   // absolute path
+	Pull    Pull
+	Size    int64  // of the disk, bytes
+	Digest  string // of the moves and patches
+}
+
+// state is the record of the journal behind its phase.
+type state struct {
+	Downtime float64 // seconds from the command to a disk on which the guest can start
+}
+
+// bitmap is the name of the bitmap that records the writes of the guest.
+const bitmap = "guest"
+
+// maxSocket is the longest path of a Unix socket. Spec: sun_path of Linux, include/uapi/linux/un.h.
+const maxSocket = 107
+
+// Start begins a handover and sees it through.
+func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
+	began := time.Now()
+	if err := h.prepare(ctx); err != nil {
+		return nil, err
+	}
+	var served report.Serve
+	if err := h.serve(ctx, &served); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, h.server.Close()) }()
+	for _, f := range served.Findings {
+		h.Say(fmt.Sprintf("%s: %s", f.Severity, f.Text))
+	}
+	h.plan.Size, h.plan.Digest = served.NewSize, digest(&served)
+	if h.plan.Handed, err = handed(h.plan.Source, filepath.Dir(h.image.overlay), &served.Image); err != nil {
+		return nil, err
+	}
+	if err := h.begin(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, h.held.Close()) }()
+	if err := h.give(ctx, began); err != nil {
+		return nil, errors.Join(err, h.held.Remove())
+	}
+	if served.Image.SectorSize != units.SectorSize {
+		h.Say(fmt.Sprintf("SOURCE has sectors of %d bytes: give its device in QEMU logical_block_size=%[1]d",
+			served.Image.SectorSize))
+	}
+	return h.goOn(ctx)
+}
+
+// give makes the overlay and records that a guest may use it.
+func (h *Handover) give(ctx context.Context, began time.Time) error {
+	if err := h.image.create(ctx, h.plan.Socket, h.plan.Size); err != nil {
+		return err
+	}
+	h.state.Downtime = time.Since(began).Seconds()
+	err := h.enter(journal.Given)
+	if err != nil {
+		for _, path := range h.image.files() {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
+}
+
+// prepare checks the arguments of Start and completes the plan.
+func (h *Handover) prepare(ctx context.Context) (err error) {
+	if err := h.tools(ctx); err != nil {
+		return err
+	}
+	for _, path := range h.image.files() {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return ondisk.In(ondisk.ErrOutput, "%s exists; name a new file for DEST", path)
+		}
+	}
+	if c, err := journal.ClaimingAt(h.Source); c != nil || err != nil {
+		return cmp.Or(err, c.Refusal("handover: SOURCE is needed as it is", h.Source))
+	}
+	// QEMU's options end at a comma.
+	if strings.ContainsFunc(h.image.overlay, func(r rune) bool {
+		return strings.ContainsRune(`,"\`, r) || unicode.IsControl(r) || r == unicode.ReplacementChar
+	}) {
+		return ondisk.In(ondisk.ErrUsage, "DEST %q: a comma, a quotation mark, a backslash or a control character "+
+			"cannot be handed to QEMU; name it otherwise", h.image.overlay)
+	}
+	h.plan.Program, h.plan.Flags, h.plan.Pull = h.Version, h.Flags, h.Pull
+	if h.plan.Source, err = filepath.Abs(h.Source); err != nil {
+		return err
+	}
+	if h.Socket == "" {
+		h.Socket = h.image.overlay + ".socket"
+	}
+	if h.plan.Socket, err = filepath.Abs(h.Socket); err != nil {
+		return err
+	}
+	if all := strings.Join(append(h.plan.Flags, h.plan.Source, h.plan.Socket), " "); !utf8.ValidString(all) {
+		return ondisk.In(ondisk.ErrUsage, "%q: a name that is not UTF-8 does not fit into the journal; rename it", all)
+	}
+	if len(h.plan.Socket) > maxSocket {
+		return ondisk.In(ondisk.ErrUsage, "the socket %s has a path of %d bytes, at most %d are allowed; name a "+
+			"shorter one with --socket", h.plan.Socket, len(h.plan.Socket), maxSocket)
+	}
+	if len(h.Program) > 0 {
+		h.plan.Pull.Monitor = strings.TrimSuffix(h.plan.Socket, ".socket") + ".qmp"
+	}
+	return h.plan.Pull.absolute()
+}
+
+// tools finds DEST and the programs of the handover.
+func (h *Handover) tools(ctx context.Context) (err error) {
+	if h.image, err = imageOf(h.Dest); err != nil {
+		return err
+	}
+	if h.Pull.Domain != "" {
+		if _, err := sys.Tool("virsh", "libvirt-clients"); err != nil {
+			return err
+		}
+		if _, err := virsh(ctx, "dominfo", h.Pull.Domain); err != nil {
+			return err
+		}
+	}
+	if len(h.Program) > 0 {
+		if _, err := sys.Tool(h.Program[0], ""); err != nil {
+			return err
+		}
+		if !strings.Contains(strings.Join(h.Program[1:], " "), "{}") {
+			return ondisk.In(ondisk.ErrUsage, "no argument behind -- has {}, which stands for the disk; give it to "+
+				"QEMU, as in -drive file={},format=qcow2")
+		}
+	}
+	return nil
+}
+
+// serve starts the server of the planned disk at the socket of the plan.
+func (h *Handover) serve(ctx context.Context, to *report.Serve) (err error) {
+	args := slices.Concat([]string{"--socket", h.plan.Socket}, h.plan.Flags, []string{"--", h.plan.Source})
+	if h.server, err = self.Serve(ctx, to, args...); err != nil {
+		return err
+	}
+	if err := h.plan.Pull.admit(ctx, h.plan.Socket); err != nil {
+		return errors.Join(err, h.server.Close())
+	}
+	return nil
+}
+
+// digest returns the SHA-256 of the moves and patches of a plan.
+func digest(s *report.Serve) string {
+	text, _ := json.Marshal(s.Changes) // numbers and strings
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// handed identifies the files of an image. The journal claims the files in its own folder by name.
+func handed(source, folder string, i *report.Image) (h journal.Handed, err error) {
+	h.Format = i.Format
+	switch {
+	case len(i.Chain) > 0:
+		h.Stays = "a snapshot, whose parents other disks may need"
+	case i.Unpacked != nil:
+		h.Stays = "compressed"
+	}
+	for _, f := range i.Files {
+		path := f.Name
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(source), path)
+		}
+		st, err := sys.Stat(path)
+		if err != nil {
+			return h, err
+		}
+		if !st.Mode.IsRegular() {
+			h.Stays = "a block device"
+		}
+		file := journal.HandedFile{Path: path, Size: st.Size, Modified: st.Modified}
+		if filepath.Dir(path) == folder {
+			file.Name = filepath.Base(path)
+		}
+		h.Files = append(h.Files, file)
+	}
+	return h, nil
+}
+
+// begin writes the journal.
+func (h *Handover) begin() error {
+	d, err := gate.OpenFolder(filepath.Dir(h.Dest))
+	if err != nil {
+		return ondisk.In(ondisk.ErrOutput, "folder of DEST %s: %w", h.Dest, err)
+	}
+	defer d.Close()
+	text, err := json.Marshal(&h.plan)
+	if err != nil {
+		return err
+	}
+	held, err := journal.Begin(d, filepath.Base(h.Dest), h.Dest, journal.Handover, text, 0)
+	if err == nil {
+		h.held = held
+	}
+	return err
+}
+
+// enter durably records a phase with the state.
+func (h *Handover) enter(p journal.Phase) error {
+	text, err := json.Marshal(&h.state)
+	if err != nil {
+		return err
+	}
+	if err := h.held.Put(append([]byte{byte(p)}, text...)); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "journal of %s: %w", h.Dest, err)
+	}
+	h.held.Work.Phase = p
+	return nil
+}
+
+// hold locks the journal of DEST and reads its plan.
+func (h *Handover) hold(ctx context.Context) (err error) {
+	if err := h.tools(ctx); err != nil {
+		return err
+	}
+	h.held, err = journal.Hold(h.Dest, "")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return ondisk.In(ondisk.ErrUsage, "%s: no handover is open: there is no journal %s", h.Dest,
+			journal.PathOf(h.Dest))
+	case err != nil:
+		return fmt.Errorf("%s: %w", h.Dest, err)
+	case !h.held.Work.Through():
+		return fmt.Errorf("%s: %w", h.Dest, &ondisk.Refusal{
+			Code: "unfinished", Reason: h.held.Work.Text, Remedy: h.held.Work.Issue().Remedy,
+		})
+	}
+	if err := json.Unmarshal(h.held.Plan(), &h.plan); err != nil {
+		return ondisk.In(ondisk.ErrFormat, "journal of %s: %w", h.Dest, err)
+	}
+	if r := h.held.Record(); len(r) > 1 {
+		if err := json.Unmarshal(r[1:], &h.state); err != nil {
+			return ondisk.In(ondisk.ErrFormat, "journal of %s: %w", h.Dest, err)
+		}
+	}
+	h.Source = h.plan.Source
+	if h.Pull.Monitor != "" || h.Pull.Domain != "" {
+		h.plan.Pull.Monitor, h.plan.Pull.Domain = h.Pull.Monitor, h.Pull.Domain
+	}
+	h.plan.Pull.Limit = cmp.Or(h.Pull.Limit, h.plan.Pull.Limit)
+	return h.plan.Pull.absolute()
+}
+
+// Resume goes on with an interrupted handover. It serves the same disk at the same address.
+func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
+	if err := h.hold(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, h.held.Close()) }()
+	switch phase := h.held.Work.Phase; {
+	case phase == journal.Alone:
+		return h.prove(ctx)
+	case phase != journal.Begun && phase != journal.Given:
+		return nil, &ondisk.Refusal{Code: "unfinished", Reason: h.held.Work.Text, Remedy: h.held.Work.Resume}
+	case h.plan.Program != h.Version: // it may plan another disk
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: version %s of trueup began the handover; resume it with "+
+			"that one", h.Dest, h.plan.Program)
+	}
+	if h.held.Work.Phase == journal.Given { // then SOURCE may not be needed any more
+		if whole, err := h.whole(ctx); err != nil {
+			return nil, err
+		} else if whole {
+			return h.alone(ctx)
+		}
+	}
+	if err := errors.Join(h.plan.Unchanged(), freeSocket(ctx, h.plan.Socket)); err != nil {
+		return nil, fmt.Errorf("%w; what the guest wrote is in %s, which cannot be completed without the SOURCE as "+
+			"it was", err, h.Dest)
+	}
+	var served report.Serve
+	if err := h.serve(ctx, &served); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, h.server.Close()) }()
+	if digest(&served) != h.plan.Digest {
+		return nil, ondisk.In(ondisk.ErrChanged, "%s: the plan of SOURCE differs from the one of the handover, since "+
+			"a disk of --with changed; bring it back as it was", h.Dest)
+	}
+	if h.held.Work.Phase == journal.Begun { // the overlay can be incomplete, and no guest has seen it
+		if err = h.remove(ctx, false); err == nil {
+			err = errors.Join(h.held.Close(), h.begin())
+		}
+		if err == nil {
+			err = h.give(ctx, time.Now())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	h.plan.Pull.unpause = true
+	return h.goOn(ctx)
+}
+
+// Undo removes DEST, unless a guest wrote to it. With discard, it removes DEST with what the guest wrote.
+func (h *Handover) Undo(ctx context.Context, discard bool) (w journal.Work, d journal.Done, err error) {
+	if err := h.hold(ctx); err != nil {
+		return w, d, err
+	}
+	defer h.held.Close()
+	w = h.held.Work
+	if w.Undo != "" {
+		return w, d, &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.Undo}
+	}
+	if err := h.plan.Unchanged(); err != nil && discard {
+		return w, d, &ondisk.Refusal{
+			Code: "unfinished", Reason: fmt.Sprintf("%v, so %s may be the only disk", err, h.Dest),
+			Remedy: "bring the source back as it was, or remove DEST and its journal by hand",
+		}
+	}
+	d.Text = "the source is as it was"
+	for _, path := range h.image.files() {
+		d.Removed = append(d.Removed, filepath.Base(path))
+	}
+	return w, d, h.remove(ctx, discard)
+}
+
+// remove removes the files of the disk and the journal, unless a program has the disk open, or, without discard, a
+// guest may have written to it.
+func (h *Handover) remove(ctx context.Context, discard bool) error {
+	for n, path := range h.image.files() {
+		release, err := claim(path)
+		switch {
+		case err == nil && n == 0 && !discard:
+			err = h.unused(ctx)
+		case errors.Is(err, fs.ErrNotExist) && n == 0 && !discard && h.held.Work.Phase != journal.Begun:
+			return h.used(path + " was moved or removed")
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err = errors.Join(err, release()); err != nil {
+			return err
+		}
+	}
+	return h.held.Remove()
+}
+
+// unused returns a refusal if a guest may have written to the overlay.
+func (h *Handover) unused(ctx context.Context) error {
+	if st, err := os.Stat(h.image.overlay); err == nil && st.Size() == 0 {
+		return nil // qemu-img did not begin
+	}
+	d, unread := h.image.describe(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if unread != nil {
+		return h.used("qemu-img cannot read it")
+	}
+	if allocated, err := h.image.has(ctx, true); err != nil || allocated || !d.closedWell() {
+		return cmp.Or(err, h.used("a guest may have written to it"))
+	}
+	return nil
+}
+
+// used refuses to remove DEST.
+func (h *Handover) used(why string) error {
+	return &ondisk.Refusal{
+		Code: "unfinished", Reason: fmt.Sprintf("%s stays: %s", h.Dest, why),
+		Remedy: h.command("--resume") + " goes on; " + h.command("--undo", "--discard-writes") + " removes it",
+	}
+}
+
+// command returns the command line of a handover that is open.
+func (h *Handover) command(flags ...string) string { return shell.Command("handover", flags, h.Dest) }
+
+// goOn waits until DEST has all bytes, and proves it.
+func (h *Handover) goOn(ctx context.Context) (*Result, error) {
+	if err := h.start(ctx); err != nil {
+		return nil, err
+	}
+	h.Say(h.howToStart())
+	err := h.stream(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, h.interrupted(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w; %s goes on", h.Dest, err, h.command("--resume"))
+	}
+	return h.alone(ctx)
+}
+
+// alone records that DEST has all bytes, ends the server, and proves DEST.
+func (h *Handover) alone(ctx context.Context) (*Result, error) {
+	err := h.enter(journal.Alone)
+	if err == nil && h.server != nil {
+		err = h.server.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.prove(ctx)
+}
+
+// interruptedError is the end of a run by a signal.
+type interruptedError struct{ remedy string }
+
+func (e *interruptedError) Error() string  { return context.Canceled.Error() }
+func (e *interruptedError) Unwrap() error  { return context.Canceled }
+func (e *interruptedError) Remedy() string { return e.remedy }
+
+// interrupted removes DEST if no guest has used it.
+func (h *Handover) interrupted(ctx context.Context) error {
+	switch err := h.remove(context.WithoutCancel(ctx), false); {
+	case err == nil:
+		return &interruptedError{"nothing was handed over, and no file is left"}
+	case errors.Is(err, ondisk.ErrBusy):
+		return &interruptedError{fmt.Sprintf("%v, and DEST stays; %s goes on", err, h.command("--resume"))}
+	default:
+		return &interruptedError{err.Error()}
+	}
+}
+
+// prove waits until the guest is switched off, and compares DEST with the planned disk, but for the writes of the
+// guest.
+func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
+	release, err := h.closed(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, &interruptedError{fmt.Sprintf("%s has all bytes and needs %s no more; %s proves it when the guest "+
+			"is switched off", h.Dest, h.Source, h.command("--resume"))}
+	case err != nil:
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	if err := h.plan.Unchanged(); err != nil {
+		return nil, fmt.Errorf("%w; %s has all bytes, and cannot be proved without the SOURCE as it was", err, h.Dest)
+	}
+	if h.image.data != "" {
+		if err := h.image.settle(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.held.Close(); err != nil { // trueup verify refuses a disk with a locked journal
+		return nil, err
+	}
+	var v report.Verify
+	args := append([]string{"--except-bitmap", bitmap}, h.plan.Flags...)
+	_, err = self.Run(ctx, h.Stderr, &v, "verify", append(args, "--", h.plan.Source, h.image.overlay)...)
+	if err == nil && h.image.data != "" {
+		err = h.image.compare(ctx)
+	}
+	if err == nil {
+		err = h.plan.Unchanged()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; %s proves it again", err, h.command("--resume"))
+	}
+	held, err := journal.Hold(h.Dest, "")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", h.Dest, err)
+	}
+	h.held = held
+	r = h.result(&v)
+	switch r.Proof {
+	case full:
+		err = h.enter(journal.Kept)
+	case partial:
+		err = h.enter(journal.Unproved)
+	}
+	if err == nil && r.Proof != differs && h.image.data != "" {
+		err = os.Remove(h.image.overlay)
+	}
+	return r, err
+}
+
+// closed waits until no program has DEST open for writing, and keeps it so until release is called.
+func (h *Handover) closed(ctx context.Context) (release func() error, err error) {
+	for told := false; ; told = true {
+		release, err := h.image.guard()
+		if !errors.Is(err, ondisk.ErrBusy) {
+			return release, err
+		}
+		if !told {
+			h.Say(h.Dest + " has all bytes; the proof waits until the guest is switched off")
+		}
+		if err := wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// interval is the time between two looks at DEST or QEMU.
+const interval = 500 * time.Millisecond
+
+// wait returns after an interval, or at the end of the context with its error.
+func wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(interval):
+		return nil
+	}
+}
+
+// patience is the number of intervals that the server of a killed run has to notice the end of its parent.
+const patience = 20
+
+// freeSocket removes the socket of a server that was killed.
+func freeSocket(ctx context.Context, path string) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode().Type() != fs.ModeSocket:
+		return ondisk.In(ondisk.ErrOutput, "%s is not a socket; rename it", path)
+	}
+	for range patience {
+		c, err := net.Dial("unix", path)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = os.Remove(path)
+		}
+		if c == nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if err := errors.Join(c.Close(), wait(ctx)); err != nil {
+			return err
+		}
+	}
+	return ondisk.In(ondisk.ErrBusy, "a server answers at %s; end it", path)
+}
