@@ -35,9 +35,10 @@ func newServe(b *base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server of a fleet and its page",
-		Long: `Runs the server that keeps the jobs, until it is ended. Its state is in the folder of --store, and the next
-run continues from there. By default it listens on loopback; other addresses require TLS and the public nkeys of all
-clients. With --nats, it runs no server, and serves only the page and the metrics of the server at that URL.
+		Long: `Runs the server that keeps the jobs, until it is ended. Its state is in the folder of --store, and
+the next run continues from there. By default it listens on loopback; other addresses require TLS
+and the public nkeys of all clients. With --nats, it runs no server, and serves only the page and
+the metrics of the server at that URL.
 
 --page serves a read-only page of the fleet. Beyond loopback, --page and --metrics require TLS and a --token.`,
 		Example: `  trueup-fleet serve --store /var/lib/trueup-fleet --page :8080
