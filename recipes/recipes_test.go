@@ -120,8 +120,9 @@ func TestAllRecipes(t *testing.T) {
 	titles := regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1)
 	require.Greater(t, len(titles), 10)
 	for _, title := range titles {
-		elsewhere := slices.Contains([]string{"NFS", "GitHub Actions and containers", "Down for seconds: QEMU and libvirt"},
-			title[1]) // it says where
+		elsewhere := slices.Contains([]string{
+			"NFS", "GitHub Actions and containers", "Down for seconds: QEMU and libvirt",
+		}, title[1]) // it says where
 		if elsewhere || strings.HasSuffix(title[1], "(not run)") {
 			continue
 		}

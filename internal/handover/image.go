@@ -39,7 +39,7 @@ func imageOf(dest string) (i image, err error) {
 	case ".raw", ".img":
 		i.data, i.overlay = path, path+".qcow2"
 	default:
-		return i, ondisk.In(ondisk.ErrUsage, "DEST %s: must be a name in .qcow2, .raw or .img", dest)
+		return i, ondisk.In(ondisk.ErrUsage, "DEST %s: must be a name in .qcow2, .raw or .img, not a device", dest)
 	}
 	return i, err
 }
