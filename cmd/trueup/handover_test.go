@@ -405,6 +405,7 @@ const defaultKilledHandovers = 6
 // At random points trueup, its server or QEMU are killed. Nothing that the guest flushed is lost.
 func TestHandoverTorture(t *testing.T) {
 	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
 	kills := defaultKilledHandovers
 	if text := os.Getenv("TRUEUP_KILLS"); text != "" {
 		var err error

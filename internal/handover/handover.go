@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -580,7 +579,7 @@ func freeSocket(ctx context.Context, path string) error {
 	}
 	for range patience {
 		c, err := net.Dial("unix", path)
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if sys.NoServer(err) {
 			err = os.Remove(path)
 		}
 		if c == nil {

@@ -96,15 +96,8 @@ const maxUnread = 5
 func (h *Handover) stream(ctx context.Context) error {
 	var at stage
 	told, unread := "", 0
-	served, cancel := context.WithCancel(ctx) // QEMU may not answer without the server
+	served, cancel := h.server.While(ctx) // QEMU may not answer without the server
 	defer cancel()
-	go func() {
-		select {
-		case <-h.server.Done():
-			cancel()
-		case <-served.Done():
-		}
-	}()
 	for {
 		whole, err := h.whole(ctx)
 		if err != nil && unread < maxUnread { // QEMU may be writing the header

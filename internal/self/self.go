@@ -143,6 +143,19 @@ func Background(cmd *exec.Cmd) (done <-chan struct{}, err error) {
 // Done is closed when the server has ended.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
+// While returns a context that also ends with the server.
+func (s *Server) While(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // begun reads the report that the server prints when the disk is ready.
 func (s *Server) begun(out io.Reader, v any) error {
 	var text json.RawMessage

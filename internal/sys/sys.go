@@ -240,6 +240,9 @@ func NotShared(err error) bool { return isAny(err, notShared...) }
 // Full reports whether a file system or a quota is full.
 func Full(err error) bool { return isAny(err, full...) }
 
+// NoServer reports whether no program listens at a socket.
+func NoServer(err error) bool { return isAny(err, syscall.ECONNREFUSED) }
+
 // Denied reports whether the user lacks permission for a file.
 func Denied(err error) bool { return isAny(err, denied...) }
 
