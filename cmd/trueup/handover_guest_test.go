@@ -115,6 +115,7 @@ func TestHandoverOfALinuxGuest(t *testing.T) {
 	disks := []*handedDisk{newHandedDisk(t, "a"), newHandedDisk(t, "b")}
 	for _, d := range disks {
 		d.start(t, "--qmp", socket, "--limit", "4M", d.source, d.dest)
+		d.says(t, "is ready")
 		setup.add(guestDisk{d.dest, "qcow2", sectorSize})
 	}
 	begin := func() { require.NoError(t, os.Rename(socket+".later", socket)) }
@@ -245,6 +246,7 @@ func TestHandoverOfALibvirtGuest(t *testing.T) {
 	virsh("define", hostFile(t, text))
 	d.env = []string{"LIBVIRT_DEFAULT_URI=" + uri}
 	d.start(t, d.source, d.dest, "--domain", "guest", "--limit", "4M")
+	d.says(t, "is ready")
 	virsh("start", "guest")
 	defer func() { _ = exec.Command("virsh", "-c", uri, "destroy", "guest").Run() }()
 	c, err := net.Dial("unix", filepath.Join(dir, "port"))

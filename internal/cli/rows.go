@@ -168,7 +168,9 @@ var ownFlags = []flagRow{
 	{name: "limit", help: "copy the rest with at most `SIZE` a second"},
 	{
 		name: "resume", help: "go on with the handover to DEST",
-		excludes: []pair{{"undo", "one goes on and one takes back"}},
+		excludes: []pair{
+			{"undo", "one goes on and one takes back"}, {"limit", "the journal of DEST has it since the handover began"},
+		},
 	},
 	{name: "undo", help: "remove DEST, if no guest wrote to it"},
 	{

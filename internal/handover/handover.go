@@ -95,8 +95,8 @@ func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
 		h.Say(fmt.Sprintf("%s: %s", f.Severity, f.Text))
 	}
 	h.plan.Size, h.plan.Digest = served.NewSize, digest(&served)
-	if h.plan.Handed, err = handed(h.plan.Source, filepath.Dir(h.image.overlay), &served.Image); err != nil {
-		return nil, err
+	if h.plan.Handed, err = h.handed(&served.Image); err != nil {
+		return nil, fmt.Errorf("SOURCE %s: %w", h.Source, err)
 	}
 	if err := h.begin(); err != nil {
 		return nil, err
@@ -120,9 +120,7 @@ func (h *Handover) give(ctx context.Context, began time.Time) error {
 	h.state.Downtime = time.Since(began).Seconds()
 	err := h.enter(journal.Given)
 	if err != nil {
-		for _, path := range h.image.files() {
-			err = errors.Join(err, os.Remove(path))
-		}
+		err = errors.Join(err, h.remove(ctx, true))
 	}
 	return err
 }
@@ -164,10 +162,19 @@ func (h *Handover) prepare(ctx context.Context) (err error) {
 		return ondisk.In(ondisk.ErrUsage, "the socket %s has a path of %d bytes, at most %d are allowed; name a "+
 			"shorter one with --socket", h.plan.Socket, len(h.plan.Socket), maxSocket)
 	}
+	return h.monitored()
+}
+
+// monitored completes the monitor of the plan.
+func (h *Handover) monitored() (err error) {
+	p := &h.plan.Pull
 	if len(h.Program) > 0 {
-		h.plan.Pull.Monitor = strings.TrimSuffix(h.plan.Socket, ".socket") + ".qmp"
+		p.Monitor, p.Domain = strings.TrimSuffix(h.plan.Socket, ".socket")+".qmp", ""
 	}
-	return h.plan.Pull.absolute()
+	if p.Monitor != "" {
+		p.Monitor, err = filepath.Abs(p.Monitor)
+	}
+	return err
 }
 
 // tools finds DEST and the programs of the handover.
@@ -213,34 +220,40 @@ func digest(s *report.Serve) string {
 	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
-// handed identifies the files of an image. The journal claims the files in its own folder by name.
-func handed(source, folder string, i *report.Image) (h journal.Handed, err error) {
-	h.Format = i.Format
+// handed identifies the files of SOURCE. The journal claims the files in its own folder by name.
+func (h *Handover) handed(i *report.Image) (from journal.Handed, err error) {
+	real, err := filepath.EvalSymlinks(h.plan.Source)
+	if err != nil {
+		return from, err
+	}
+	from.Format = i.Format
 	switch {
 	case len(i.Chain) > 0:
-		h.Stays = "a snapshot, whose parents other disks may need"
+		from.Stays = "a snapshot, whose parents other disks may need"
 	case i.Unpacked != nil:
-		h.Stays = "compressed"
+		from.Stays = "compressed"
+	case slices.Contains(h.plan.Flags, "--offset"):
+		from.Stays = "a part of a larger file"
 	}
 	for _, f := range i.Files {
 		path := f.Name
 		if !filepath.IsAbs(path) {
-			path = filepath.Join(filepath.Dir(source), path)
+			path = filepath.Join(filepath.Dir(real), path)
 		}
-		st, err := sys.Stat(path)
+		st, err := sys.Lstat(path)
 		if err != nil {
-			return h, err
-		}
-		if !st.Mode.IsRegular() {
-			h.Stays = "a block device"
+			return from, err
 		}
 		file := journal.HandedFile{Path: path, Size: st.Size, Modified: st.Modified}
-		if filepath.Dir(path) == folder {
+		if !st.Mode.IsRegular() { // the times of a device are those of its node
+			from.Stays, file.Modified = "a block device or a link", 0
+		}
+		if filepath.Dir(path) == filepath.Dir(h.image.overlay) {
 			file.Name = filepath.Base(path)
 		}
-		h.Files = append(h.Files, file)
+		from.Files = append(from.Files, file)
 	}
-	return h, nil
+	return from, nil
 }
 
 // begin writes the journal.
@@ -270,7 +283,7 @@ func (h *Handover) enter(p journal.Phase) error {
 	if err := h.held.Put(append([]byte{byte(p)}, text...)); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "journal of %s: %w", h.Dest, err)
 	}
-	h.held.Work.Phase = p
+	h.held.Work.Phase, h.held.Work.State = p, journal.States[journal.Handover][p]
 	return nil
 }
 
@@ -303,8 +316,7 @@ func (h *Handover) hold(ctx context.Context) (err error) {
 	if h.Pull.Monitor != "" || h.Pull.Domain != "" {
 		h.plan.Pull.Monitor, h.plan.Pull.Domain = h.Pull.Monitor, h.Pull.Domain
 	}
-	h.plan.Pull.Limit = cmp.Or(h.Pull.Limit, h.plan.Pull.Limit)
-	return h.plan.Pull.absolute()
+	return h.monitored()
 }
 
 // Resume goes on with an interrupted handover. It serves the same disk at the same address.
@@ -329,7 +341,10 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 			return h.alone(ctx)
 		}
 	}
-	if err := errors.Join(h.plan.Unchanged(), freeSocket(ctx, h.plan.Socket)); err != nil {
+	if err := freeSocket(ctx, h.plan.Socket); err != nil {
+		return nil, err
+	}
+	if err := h.plan.Unchanged(); err != nil {
 		return nil, fmt.Errorf("%w; what the guest wrote is in %s, which cannot be completed without the SOURCE as "+
 			"it was", err, h.Dest)
 	}
@@ -367,57 +382,65 @@ func (h *Handover) Undo(ctx context.Context, discard bool) (w journal.Work, d jo
 	if w.Undo != "" {
 		return w, d, &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.Undo}
 	}
-	if err := h.plan.Unchanged(); err != nil && discard {
+	changed := h.plan.Unchanged()
+	if changed != nil && discard {
 		return w, d, &ondisk.Refusal{
-			Code: "unfinished", Reason: fmt.Sprintf("%v, so %s may be the only disk", err, h.Dest),
+			Code: "unfinished", Reason: fmt.Sprintf("%v, so %s may be the only disk", changed, h.Dest),
 			Remedy: "bring the source back as it was, or remove DEST and its journal by hand",
 		}
 	}
 	d.Text = "the source is as it was"
+	if changed != nil {
+		d.Text = "no guest had used the disk; " + changed.Error()
+	}
 	for _, path := range h.image.files() {
 		d.Removed = append(d.Removed, filepath.Base(path))
 	}
-	return w, d, h.remove(ctx, discard)
+	if err = h.remove(ctx, discard); err == nil {
+		err = freeSocket(ctx, h.plan.Socket)
+	}
+	return w, d, err
 }
 
 // remove removes the files of the disk and the journal, unless a program has the disk open, or, without discard, a
 // guest may have written to it.
-func (h *Handover) remove(ctx context.Context, discard bool) error {
-	for n, path := range h.image.files() {
-		release, err := claim(path)
+func (h *Handover) remove(ctx context.Context, discard bool) (err error) {
+	for _, path := range h.image.files() {
+		release, missing := claim(path)
 		switch {
-		case err == nil && n == 0 && !discard:
-			err = h.unused(ctx)
-		case errors.Is(err, fs.ErrNotExist) && n == 0 && !discard && h.held.Work.Phase != journal.Begun:
+		case missing == nil:
+			defer func() { err = errors.Join(err, release()) }()
+		case !errors.Is(missing, fs.ErrNotExist):
+			return missing
+		case !discard && h.held.Work.Phase != journal.Begun:
 			return h.used(path + " was moved or removed")
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err != nil:
-			return fmt.Errorf("%s: %w", path, err)
 		}
-		if err == nil {
-			err = os.Remove(path)
+	}
+	if !discard {
+		if err := h.unused(ctx); err != nil {
+			return err
 		}
-		if err = errors.Join(err, release()); err != nil {
+	}
+	for _, path := range h.image.files() {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return h.held.Remove()
 }
 
-// unused returns a refusal if a guest may have written to the overlay.
+// unused returns a refusal if a guest may have written to the overlay. Before a guest could start, the overlay can be
+// incomplete.
 func (h *Handover) unused(ctx context.Context) error {
-	if st, err := os.Stat(h.image.overlay); err == nil && st.Size() == 0 {
-		return nil // qemu-img did not begin
-	}
-	d, unread := h.image.describe(ctx)
-	if ctx.Err() != nil {
+	begun := h.held.Work.Phase == journal.Begun
+	d, err := h.image.describe(ctx)
+	if ctx.Err() != nil || err != nil && begun {
 		return ctx.Err()
 	}
-	if unread != nil {
+	if err != nil {
 		return h.used("qemu-img cannot read it")
 	}
-	if allocated, err := h.image.has(ctx, true); err != nil || allocated || !d.closedWell() {
+	if allocated, err := h.image.has(ctx, true); err != nil || allocated || !begun && !d.closedWell() {
 		return cmp.Or(err, h.used("a guest may have written to it"))
 	}
 	return nil
@@ -425,10 +448,11 @@ func (h *Handover) unused(ctx context.Context) error {
 
 // used refuses to remove DEST.
 func (h *Handover) used(why string) error {
-	return &ondisk.Refusal{
-		Code: "unfinished", Reason: fmt.Sprintf("%s stays: %s", h.Dest, why),
-		Remedy: h.command("--resume") + " goes on; " + h.command("--undo", "--discard-writes") + " removes it",
+	remedy := h.command("--undo", "--discard-writes") + " removes it"
+	if h.held.Work.Resume == "" {
+		remedy += "; " + h.command("--resume") + " goes on"
 	}
+	return &ondisk.Refusal{Code: "unfinished", Reason: fmt.Sprintf("%s stays: %s", h.Dest, why), Remedy: remedy}
 }
 
 // command returns the command line of a handover that is open.
@@ -437,7 +461,7 @@ func (h *Handover) command(flags ...string) string { return shell.Command("hando
 // goOn waits until DEST has all bytes, and proves it.
 func (h *Handover) goOn(ctx context.Context) (*Result, error) {
 	if err := h.start(ctx); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; %s stays, and %s goes on", err, h.Dest, h.command("--resume"))
 	}
 	h.Say(h.howToStart())
 	err := h.stream(ctx)
@@ -487,8 +511,8 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	release, err := h.closed(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, &interruptedError{fmt.Sprintf("%s has all bytes and needs %s no more; %s proves it when the guest "+
-			"is switched off", h.Dest, h.Source, h.command("--resume"))}
+		return nil, &interruptedError{fmt.Sprintf("the guest needs %[2]s no more, but the proof does; %[3]s proves %[1]s "+
+			"when the guest is switched off", h.Dest, h.Source, h.command("--resume"))}
 	case err != nil:
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package handover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,6 +98,11 @@ func (i *image) create(ctx context.Context, socket string, size int64) (err erro
 		if err := f.Close(); err != nil {
 			return err
 		}
+	}
+	if release, err := claim(i.overlay); err != nil {
+		return fmt.Errorf("a handover needs a file system with locks: %w", err)
+	} else if err = release(); err != nil {
+		return err
 	}
 	args := []string{
 		"create", "-q", "-f", "qcow2", "-F", "raw", "-b", backing(socket), i.overlay, strconv.FormatInt(size, 10),
@@ -232,13 +238,9 @@ func (i *image) has(ctx context.Context, allocated bool) (bool, error) {
 	return false, err
 }
 
-// lockBytes lists the bytes that QEMU locks for the permissions of an open image: it uses 100 and the following, and
-// denies 200 and the following to others. Spec: QEMU, block/file-posix.c, RAW_LOCK_PERM_BASE, RAW_LOCK_SHARED_BASE.
-var lockBytes = []int64{100, 101, 102, 103, 200, 201, 202, 203}
-
 // claim keeps all programs from opening a file until release is called. It returns ErrBusy if one has it open.
 func claim(path string) (release func() error, err error) {
-	return lock(path, sys.Exclusive, lockBytes...)
+	return lock(path, sys.Exclusive, gate.QEMUBytes...)
 }
 
 // lock locks bytes of a file until release is called. It returns ErrBusy if a program has the file open for writing.
@@ -248,17 +250,18 @@ func lock(path string, kind sys.LockKind, all ...int64) (release func() error, e
 		return nil, err
 	}
 	file := sys.FromOS(f)
+	written := func() {
+		if busy, failed := file.LockedByte(gate.QEMUWrite); err == nil && kind == sys.Shared && busy {
+			err = cmp.Or(failed, ondisk.ErrBusy)
+		}
+	}
+	written() // before a lock, which would hinder that program
 	for _, b := range all {
 		if err == nil {
 			err = file.LockByte(kind, b)
 		}
 	}
-	if err == nil && kind == sys.Shared {
-		var written bool
-		if written, err = file.LockedByte(gate.QEMUWrite); written {
-			err = ondisk.ErrBusy
-		}
-	}
+	written()
 	switch {
 	case sys.Locked(err) || errors.Is(err, ondisk.ErrBusy):
 		err = ondisk.In(ondisk.ErrBusy, "%s: a program has it open", path)

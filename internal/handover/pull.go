@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,14 +33,6 @@ type Pull struct {
 
 // stage is the progress of a stream in bytes.
 type stage struct{ done, total int64 }
-
-// absolute makes the path of the monitor independent of the working folder.
-func (p *Pull) absolute() (err error) {
-	if p.Monitor != "" {
-		p.Monitor, err = filepath.Abs(p.Monitor)
-	}
-	return err
-}
 
 // phase is the name of the stream in the progress.
 const phase = "stream"
@@ -73,6 +64,9 @@ func monitor(socket string) string {
 func (h *Handover) start(ctx context.Context) (err error) {
 	if len(h.Program) == 0 {
 		return nil
+	}
+	if c, err := net.Dial("unix", h.plan.Pull.Monitor); err == nil { // the QEMU of an earlier run
+		return c.Close()
 	}
 	if err := freeSocket(ctx, h.plan.Pull.Monitor); err != nil {
 		return err
@@ -259,7 +253,11 @@ func (p *Pull) follow(ctx context.Context, q *trial.QMP, name, id string) (stage
 	switch {
 	case j.Status == "pending":
 		// The tables must be in the file before QEMU removes the name of the backing file.
-		err = q.Call(ctx, "human-monitor-command", map[string]string{"command-line": "qemu-io " + name + " flush"}, nil)
+		var said string
+		flush := map[string]string{"command-line": "qemu-io " + name + " flush"}
+		if err = q.Call(ctx, "human-monitor-command", flush, &said); err == nil && said != "" {
+			err = ondisk.In(ondisk.ErrOutput, "flush of the disk: %.200s", said)
+		}
 		if err == nil {
 			err = q.Call(ctx, "job-finalize", map[string]string{"id": id}, nil)
 		}
@@ -297,7 +295,9 @@ func sameFile(a, b string) bool {
 
 // virsh runs virsh and returns its standard output.
 func virsh(ctx context.Context, args ...string) (string, error) {
-	out, said, err := sys.Output(ctx, exec.CommandContext(ctx, "virsh", append([]string{"-q"}, args...)...), maxAnswer)
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q"}, args...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, said, err := sys.Output(ctx, cmd, maxAnswer)
 	if err != nil {
 		err = fmt.Errorf("virsh %s: %w: %.500s", args[0], err, bytes.TrimSpace(said))
 	}

@@ -21,11 +21,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -578,31 +576,38 @@ type HandedFile struct {
 	Name     string // in the folder of the journal, which claims it; "" in another folder
 	Path     string
 	Size     int64
-	Modified int64 // nanoseconds since 1970
+	Modified int64 // nanoseconds since 1970; 0 for a block device
 }
 
 // Unchanged returns an error if a file of the source was written since the handover began.
 func (h *Handed) Unchanged() error {
 	for _, f := range h.Files {
-		switch st, err := sys.Stat(f.Path); {
-		case err != nil:
-			return err
-		case st.Size != f.Size || st.Modified != f.Modified:
-			return fmt.Errorf("%s: %w since the handover began", f.Path, ondisk.ErrChanged)
+		if st, err := sys.Stat(f.Path); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		} else if f.written(st) {
+			return ondisk.In(ondisk.ErrChanged, "%s was written since the handover began", f.Path)
 		}
 	}
 	return nil
 }
 
-// Gone reports whether the first file of the source is missing.
-func (h *Handed) Gone() bool {
-	_, err := sys.Stat(h.Files[0].Path)
-	return errors.Is(err, fs.ErrNotExist)
+// written reports whether a file was written since the handover began. A block device shows no time.
+func (f *HandedFile) written(st sys.Info) bool {
+	return f.Modified != 0 && (st.Size != f.Size || st.Modified != f.Modified)
+}
+
+// Is reports whether the file at its path is still the one of the source.
+func (f *HandedFile) Is() bool {
+	st, err := sys.Lstat(f.Path)
+	return err == nil && st.Mode.IsRegular() && f.Modified != 0 && !f.written(st)
 }
 
 // Handed returns the source in the plan of a handover.
 func (h *Held) Handed() (from Handed, err error) {
-	if err = json.Unmarshal(h.Plan(), &from); err != nil {
+	if err = json.Unmarshal(h.Plan(), &from); err == nil && len(from.Files) == 0 {
+		err = damaged(planOff, "files of the source", 0, "at least 1")
+	}
+	if err != nil {
 		err = notJournal(h.name, err)
 	}
 	return from, err

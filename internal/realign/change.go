@@ -443,23 +443,30 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // a bug of trueup
 }
 
-// finishHandover removes the source of a handover, then the journal.
+// finishHandover removes the source of a handover, then the journal. It keeps files that are not those of the journal.
 func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 	from, err := w.Handed()
 	if err != nil {
 		return d, err
 	}
 	d.Text = "the source of the handover is removed"
-	if from.Stays != "" {
+	elsewhere := slices.ContainsFunc(from.Files, func(f journal.HandedFile) bool { return f.Name == "" })
+	_, missing := sys.Lstat(from.Files[0].Path)
+	switch {
+	case from.Stays != "":
 		d.Text = "the handover is finished; the source stays, since it is " + from.Stays
 		from.Files = nil
-	}
-	if w.Work.Phase != journal.Finishing && from.Stays == "" {
-		err = removable(w, &from, g.Writers)
-		if errors.Is(err, fs.ErrNotExist) && from.Gone() {
-			d.Text, from.Files, err = "the source was removed already", nil, nil
+	case w.Work.Phase == journal.Finishing && elsewhere && !g.Force: // a journal of a stranger could name any file
+		err = &ondisk.Refusal{
+			Code: "unfinished", Reason: fmt.Sprintf("%s, in another folder, may be removed in part", from.Files[0].Path),
+			Remedy: "if it is the source: " + w.Work.Command(Finish, "--force"),
 		}
-		if err == nil && !g.Judge {
+	case w.Work.Phase == journal.Finishing:
+	case errors.Is(missing, fs.ErrNotExist):
+		d.Text, from.Files = "the source was removed already", nil
+		fallthrough
+	default:
+		if err = removable(w, &from, g.Writers); err == nil && !g.Judge {
 			err = w.Enter(journal.Finishing)
 		}
 	}
@@ -467,12 +474,15 @@ func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 		return d, err
 	}
 	for _, f := range from.Files {
+		if !f.Is() {
+			continue
+		}
 		folder, err := gate.OpenFolder(filepath.Dir(f.Path))
 		if err != nil {
 			return d, ondisk.In(ondisk.ErrOutput, "%w", err)
 		}
 		err = folder.At.Remove(filepath.Base(f.Path))
-		if err = cmp.Or(err, folder.At.Sync()); err != nil && !errors.Is(err, fs.ErrNotExist) && !sys.Unsupported(err) {
+		if err = cmp.Or(err, folder.At.Sync()); err != nil && !sys.Unsupported(err) {
 			return d, errors.Join(ondisk.In(ondisk.ErrOutput, "remove %s: %w", f.Path, err), folder.Close())
 		}
 		_ = folder.Close() // only read
@@ -481,14 +491,17 @@ func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 	return d, w.Remove()
 }
 
-// removable returns an error if the source of a handover has changed, if a program or another image uses it, or if the
-// disk of the guest cannot be opened.
+// removable returns an error if the disk of the guest cannot be opened, or if the source of a handover, unless it is
+// gone, has changed or is used by a program or another image.
 func removable(w *journal.Held, from *journal.Handed, writers Writers) error {
 	dest, err := image.Open(w.Work.Path, image.Options{})
 	if err != nil {
 		return fmt.Errorf("the source is all there is: %w", err)
 	}
 	dest.Close()
+	if len(from.Files) == 0 {
+		return nil
+	}
 	if err := from.Unchanged(); err != nil {
 		return err
 	}
@@ -497,6 +510,14 @@ func removable(w *journal.Held, from *journal.Handed, writers Writers) error {
 		return err
 	}
 	defer source.Close()
+	if len(source.Files()) != len(from.Files) {
+		return ondisk.In(ondisk.ErrChanged, "%s has other files than when the handover began", from.Files[0].Path)
+	}
+	for n, f := range source.Files() {
+		if from.Files[n].Path != f.Name && from.Files[n].Path != filepath.Join(filepath.Dir(from.Files[0].Path), f.Name) {
+			return ondisk.In(ondisk.ErrChanged, "%s is not a file of %s", from.Files[n].Path, from.Files[0].Path)
+		}
+	}
 	users, err := source.Children()
 	if busy, failed := source.UsedBy(writers); err == nil {
 		users, err = append(users, busy...), failed

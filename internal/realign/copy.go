@@ -195,7 +195,7 @@ func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 func (j *Job) verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
-	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want {
+	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want && j.Guest == nil {
 		return nil, []Difference{{Text: fmt.Sprintf(
 			"the disk has sectors of %d bytes, not %d (for a raw SOURCE, give --sector-size)",
 			got, want)}}, nil

@@ -156,7 +156,10 @@ func Beside(path string, names []string) []string {
 	folder := strings.TrimSuffix(path, filepath.Base(path))
 	out := []string{}
 	for _, name := range names {
-		out = append(out, folder+name)
+		if !filepath.IsAbs(name) {
+			name = folder + name
+		}
+		out = append(out, name)
 	}
 	return out
 }

@@ -170,9 +170,9 @@ func (s *Server) begun(out io.Reader, v any) error {
 	return nil
 }
 
-// Close ends the server, which then removes its socket. It returns any error of the server while it served: its clients
+// Close ends the server, which then removes its socket. Its first call returns any error of the server while it served: its clients
 // have then read wrong bytes.
-func (s *Server) Close() error {
+func (s *Server) Close() (err error) {
 	s.once.Do(func() {
 		_ = s.cmd.Process.Signal(sys.Terminate)
 		select {
@@ -182,11 +182,11 @@ func (s *Server) Close() error {
 			<-s.done
 		}
 		removeSocket(s.URI)
+		if s.cmd.ProcessState.ExitCode() != 0 {
+			err = fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
+		}
 	})
-	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
-		return fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
-	}
-	return nil
+	return err
 }
 
 // Socket returns the path in the URI of a server, nbd+unix:///?socket=PATH.
