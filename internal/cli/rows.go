@@ -169,7 +169,8 @@ var ownFlags = []flagRow{
 	{
 		name: "resume", help: "go on with the handover to DEST",
 		excludes: []pair{
-			{"undo", "one goes on and one takes back"}, {"limit", "the journal of DEST has it since the handover began"},
+			{"undo", "one goes on and one takes back"},
+			{"limit", "the journal of DEST has it since the handover began"},
 		},
 	},
 	{name: "undo", help: "remove DEST, if no guest wrote to it"},

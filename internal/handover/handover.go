@@ -511,8 +511,8 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	release, err := h.closed(ctx)
 	switch {
 	case ctx.Err() != nil:
-		return nil, &interruptedError{fmt.Sprintf("the guest needs %[2]s no more, but the proof does; %[3]s proves %[1]s "+
-			"when the guest is switched off", h.Dest, h.Source, h.command("--resume"))}
+		return nil, &interruptedError{fmt.Sprintf("the guest needs %[2]s no more, but the proof does; %[3]s proves "+
+			"%[1]s when the guest is switched off", h.Dest, h.Source, h.command("--resume"))}
 	case err != nil:
 		return nil, err
 	}

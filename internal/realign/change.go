@@ -451,14 +451,15 @@ func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 	}
 	d.Text = "the source of the handover is removed"
 	elsewhere := slices.ContainsFunc(from.Files, func(f journal.HandedFile) bool { return f.Name == "" })
-	_, missing := sys.Lstat(from.Files[0].Path)
+	first := from.Files[0].Path
+	_, missing := sys.Lstat(first)
 	switch {
 	case from.Stays != "":
 		d.Text = "the handover is finished; the source stays, since it is " + from.Stays
 		from.Files = nil
 	case w.Work.Phase == journal.Finishing && elsewhere && !g.Force: // a journal of a stranger could name any file
 		err = &ondisk.Refusal{
-			Code: "unfinished", Reason: fmt.Sprintf("%s, in another folder, may be removed in part", from.Files[0].Path),
+			Code: "unfinished", Reason: first + ", in another folder, may be removed in part",
 			Remedy: "if it is the source: " + w.Work.Command(Finish, "--force"),
 		}
 	case w.Work.Phase == journal.Finishing:
@@ -510,13 +511,20 @@ func removable(w *journal.Held, from *journal.Handed, writers Writers) error {
 		return err
 	}
 	defer source.Close()
-	if len(source.Files()) != len(from.Files) {
-		return ondisk.In(ondisk.ErrChanged, "%s has other files than when the handover began", from.Files[0].Path)
-	}
-	for n, f := range source.Files() {
-		if from.Files[n].Path != f.Name && from.Files[n].Path != filepath.Join(filepath.Dir(from.Files[0].Path), f.Name) {
-			return ondisk.In(ondisk.ErrChanged, "%s is not a file of %s", from.Files[n].Path, from.Files[0].Path)
+	var files, recorded []string
+	for _, f := range source.Files() {
+		path := f.Name
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(from.Files[0].Path), path)
 		}
+		files = append(files, path)
+	}
+	for _, f := range from.Files {
+		recorded = append(recorded, f.Path)
+	}
+	if !slices.Equal(files, recorded) {
+		return ondisk.In(ondisk.ErrChanged, "%s has the files %q, and had %q when the handover began", source.Path,
+			files, recorded)
 	}
 	users, err := source.Children()
 	if busy, failed := source.UsedBy(writers); err == nil {

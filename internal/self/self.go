@@ -170,8 +170,8 @@ func (s *Server) begun(out io.Reader, v any) error {
 	return nil
 }
 
-// Close ends the server, which then removes its socket. Its first call returns any error of the server while it served: its clients
-// have then read wrong bytes.
+// Close ends the server, which then removes its socket. Its first call returns any error of the server while it served:
+// its clients have then read wrong bytes.
 func (s *Server) Close() (err error) {
 	s.once.Do(func() {
 		_ = s.cmd.Process.Signal(sys.Terminate)
