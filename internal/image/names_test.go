@@ -87,7 +87,7 @@ func TestMarksOfUnfinishedCopies(t *testing.T) {
 	t.Parallel()
 	device := append(image.Mark(sector), make([]byte, mib)...)
 	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "device", device))
-	marked, err := img.Marked()
+	marked, err := image.Marked(img.Handles[0])
 	require.NoError(t, err)
 	require.True(t, marked)
 	require.Equal(t, []string{"unfinished"}, imagetest.Codes(img.Issues, ondisk.Refuse))

@@ -149,7 +149,7 @@ func (img *Image) noteRaw(main driver.File, o Options) error {
 			return err
 		}
 	}
-	return img.noteMark()
+	return img.noteMark(main)
 }
 
 // opened returns a function that adds another open file to the image.
@@ -560,21 +560,21 @@ func Mark(sector int64) []byte {
 	return b
 }
 
-// Marked reports whether a disk begins with the mark of an unfinished copy.
-func (img *Image) Marked() (bool, error) {
+// Marked reports whether a file begins with the mark of an unfinished copy.
+func Marked(f driver.File) (bool, error) {
 	b := make([]byte, len(markText))
-	if img.Disk.Size() < int64(len(b)) {
+	if f.Size() < int64(len(b)) {
 		return false, nil
 	}
-	if err := ondisk.ReadFull(img.Disk, b, 0); err != nil {
+	if err := ondisk.ReadFull(f, b, 0); err != nil {
 		return false, err
 	}
 	return string(b) == markText, nil
 }
 
 // noteMark adds an issue that refuses a device with an unfinished copy.
-func (img *Image) noteMark() error {
-	marked, err := img.Marked()
+func (img *Image) noteMark(main driver.File) error {
+	marked, err := Marked(main)
 	if !marked {
 		return err
 	}

@@ -194,7 +194,7 @@ func (d Device) contentOf(img *image.Image) (string, error) {
 	if img.Format != raw.Format.Name {
 		return named("%s image", img.Format), nil
 	}
-	marked, err := img.Marked()
+	marked, err := image.Marked(img.Handles[0])
 	if err != nil {
 		return "", err
 	}
