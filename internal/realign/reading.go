@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/unpack"
+	"github.com/trueup/trueup/internal/image/vmdk"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/nbd"
@@ -683,12 +684,14 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress
 }
 
 // InFiles returns the layout with the starts that the storage sees. They differ from the starts on the disk if a
-// hypervisor runs flat files in place, and the disk does not begin on a block of its file.
+// hypervisor runs flat files in place, and the disk does not begin on a block of its file. In a view the start on the disk
+// decides: no copy of it may take the place of the disk around it.
 func (s *Source) InFiles() (*layout.Layout, error) {
 	img := s.Image
 	even := img.Subformat == "fixed" && slices.Contains([]string{"vhd", "vhdx"}, img.Format)
 	flat := img.Format == "vmdk" && slices.Contains(flatKinds, img.Subformat) || s.reading.Offset != 0
-	if img.Child || img.Packaged() || img.Unpacked != nil || !even && !flat {
+	view := slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == vmdk.CodeView })
+	if img.Child || img.Packaged() || img.Unpacked != nil || view || !even && !flat {
 		return s.Layout, nil
 	}
 	return align.InFiles(img.Disk, s.Layout, even)

@@ -197,7 +197,7 @@ func sectors(no int, field, s string) (int64, error) {
 }
 
 // onceKeys are the keys that may occur only once: readers differ in which of two lines they use.
-var onceKeys = []string{"version", "cid", "parentcid", "createtype", "parentfilenamehint", "encoding"}
+var onceKeys = []string{"version", "cid", "parentcid", "createtype", "parentfilenamehint", "encoding", offsetKey}
 
 func (d *descriptor) checkOnce() error {
 	seen := map[string]int{}
@@ -478,7 +478,7 @@ func namesIn(f driver.File, first int64) (driver.Names, error) {
 func scanNames(text string) driver.Names {
 	var n driver.Names
 	var extents []*extent
-	charset := ""
+	charset, mark := "", int64(0)
 	for l := range strings.Lines(text) {
 		l = strings.Trim(l, " \t\r\n\x00")
 		if key, val, ok := strings.Cut(l, "="); ok {
@@ -486,6 +486,9 @@ func scanNames(text string) driver.Names {
 			switch key = strings.TrimSpace(key); {
 			case strings.EqualFold(key, "encoding"):
 				charset = val
+				continue
+			case strings.EqualFold(key, offsetKey):
+				mark, _ = strconv.ParseInt(val, 10, 64)
 				continue
 			case strings.EqualFold(key, "parentFileNameHint"):
 				paths, _ := driver.BackingFiles(val) // qemu-img stores its argument unchanged
@@ -506,8 +509,8 @@ func scanNames(text string) driver.Names {
 			n.Extents, n.Claims = append(n.Extents, name), append(n.Claims, e.claim())
 		}
 	}
-	n.Views = viewFiles(extents)
-	if shifted(extents) {
+	n.Views = viewFiles(extents, mark)
+	if shifted(extents, mark) {
 		for i, e := range extents {
 			n.Claims[i] = e.off + e.size
 		}

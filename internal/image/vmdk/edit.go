@@ -111,8 +111,8 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 			out = append(out, fmt.Sprintf("createType=%q", kind))
 		case l.key == "parentcid":
 			out = append(out, "parentCID="+contentID(noParent))
-		case l.key == "parentfilenamehint":
-			// Drop the line: a copy has no parent.
+		case l.key == "parentfilenamehint", l.key == offsetKey:
+			// Drop the line: a copy has no parent, and an offset of its own.
 		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
 			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
 		case l.val != "" && id.virtualBox(l) != l.val:

@@ -368,13 +368,17 @@ func TestViewed(t *testing.T) {
 		{"a patched sector", "RW 100 FLAT \"a\" 0\nRW 1 FLAT \"h\" 0\nRW 100 FLAT \"a\" 101", []string{"a"}},
 		{"pieces in another order", "RW 8 FLAT \"a\" 8\nRW 8 FLAT \"a\" 0\nRW 8 FLAT \"b\" 1", []string{"a", "b"}},
 		{"sparse extents have no offset", `RW 100 SPARSE "a" 63`, nil},
+		{"the name of a flat file", `RW 100 FLAT "a-flat.vmdk" 63`, []string{"a-flat.vmdk"}},
+		{"shifted", "RW 9 FLAT \"a\" 65\nRW 9 FLAT \"b\" 65\nddb.trueup.offset = \"33280\"", nil},
+		{"shifted otherwise", "RW 9 FLAT \"a\" 63\nddb.trueup.offset = \"33280\"", []string{"a"}},
+		{"shifted in part", "RW 9 FLAT \"a\" 65\nRW 9 FLAT \"a\" 0\nddb.trueup.offset = \"33280\"", []string{"a"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, err := parseDescriptor([]byte("# Disk DescriptorFile\ncreateType=\"twoGbMaxExtentFlat\"\n" + tc.extents +
 				"\n"))
 			require.NoError(t, err)
-			require.Equal(t, tc.want, viewFiles(d.extents))
+			require.Equal(t, tc.want, viewFiles(d.extents, d.ddbInt(offsetKey)))
 			require.Equal(t, tc.want, scanNames(tc.extents).Views)
 			require.Len(t, d.viewIssue(), min(len(tc.want), 1))
 		})

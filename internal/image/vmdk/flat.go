@@ -35,7 +35,7 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	}
 	img.Parts = m.files
 	img.Issues = append(img.Issues, d.viewIssue()...)
-	img.Flat = !img.MapsDevice && len(viewFiles(d.extents)) == 0 && !shifted(d.extents) &&
+	img.Flat = !img.MapsDevice && len(viewFiles(d.extents, 0)) == 0 &&
 		!slices.ContainsFunc(d.extents, func(e *extent) bool { return e.access != "RW" })
 	if img.Flat {
 		img.Around = d.around

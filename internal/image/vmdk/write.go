@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -56,7 +55,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if kind == vmfs {
 		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi omits the offset
 	}
-	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed, o.BIOS)}, nil
+	lines := append([]string{e}, offsetMark(o.Offset)...)
+	return &flatTarget{flat, f, from.copyFor(kind, size, lines, o.Seed, o.BIOS)}, nil
 }
 
 // plainName returns the file's own name for its extent line. Readers ignore it, so an invalid name is replaced.
@@ -243,7 +243,7 @@ func newSplitTarget(
 		}
 		lines = append(lines, line)
 	}
-	t.text = from.copyFor(kind, size, lines, o.Seed, o.BIOS)
+	t.text = from.copyFor(kind, size, append(lines, offsetMark(o.Offset)...), o.Seed, o.BIOS)
 	return t, nil
 }
 
@@ -314,9 +314,9 @@ func (t *splitTarget) Finish() error {
 // A view is a flat disk that maps ranges inside the files of another disk. Sectors that differ from the other disk lie
 // in an additional file, the head.
 
-// viewFiles returns the files that the extents do not use in sequence from byte 0 on.
-func viewFiles(extents []*extent) (names []string) {
-	if shifted(extents) {
+// viewFiles returns the files that the extents do not use in sequence from byte 0 on. mark is as in shifted.
+func viewFiles(extents []*extent, mark int64) (names []string) {
+	if shifted(extents, mark) {
 		return nil
 	}
 	next, seen := map[string]int64{}, map[string]bool{}
@@ -333,20 +333,22 @@ func viewFiles(extents []*extent) (names []string) {
 	return names
 }
 
-// maxOffset bounds the offset of a shifted disk in its files, in bytes.
-const maxOffset = 64 * units.KiB
+// offsetKey is the key of the mark of a shifted disk: its offset in each of its files, in bytes. Without the mark, an
+// extent at an offset lies inside a disk of its own.
+const offsetKey = "ddb.trueup.offset"
 
-// flatName matches VMware's names for flat extents, which are no disks of their own.
-var flatName = regexp.MustCompile(`(?i)-(flat|f[0-9]{3,4})\.vmdk$`)
-
-// shifted reports whether all extents lie at one offset of files of their own, as trueup offset writes them.
-func shifted(extents []*extent) bool {
-	for _, e := range extents {
-		if e.off <= 0 || e.off >= maxOffset || e.off != extents[0].off || !flatName.MatchString(e.name) {
-			return false
-		}
+// offsetMark returns the line that marks a disk at an offset, or no line at offset 0.
+func offsetMark(offset int64) []string {
+	if offset == 0 {
+		return nil
 	}
-	return len(extents) > 0
+	return []string{fmt.Sprintf("%s = \"%d\"", offsetKey, offset)}
+}
+
+// shifted reports whether all extents lie at the marked offset of files of their own, as trueup offset writes them. mark
+// is 0 without a mark.
+func shifted(extents []*extent, mark int64) bool {
+	return mark > 0 && !slices.ContainsFunc(extents, func(e *extent) bool { return e.off != mark || !e.flat() })
 }
 
 // CodeView is the issue code of a view.
@@ -354,7 +356,7 @@ const CodeView = "view"
 
 // viewIssue warns of a view: its offsets differ from the offsets in the storage below.
 func (d *descriptor) viewIssue() []ondisk.Issue {
-	names := viewFiles(d.extents)
+	names := viewFiles(d.extents, d.ddbInt(offsetKey))
 	if len(names) == 0 {
 		return nil
 	}
