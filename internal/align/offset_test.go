@@ -71,6 +71,11 @@ func TestPlacesInFiles(t *testing.T) {
 		{"from byte 0", []disk.Piece{piece(f, 0, 64*mib, 0)}, false, 0, 32256, align.Misaligned},
 		{"behind a offset", []disk.Piece{piece(f, 0, 64*mib, 33280)}, false, 33280, 65536, align.Aligned},
 		{
+			"behind some MiB",
+			[]disk.Piece{piece(f, 0, 64*mib, 3*mib+33280)},
+			false, 3*mib + 33280, 3*mib + 65536, align.Aligned,
+		},
+		{
 			"two files, alike",
 			[]disk.Piece{piece(f, 0, 8*mib, 33280), piece(g, 8*mib, 56*mib, 33280)},
 			false, 33280,

@@ -316,7 +316,7 @@ func nonZero(b []byte) int64 {
 	return n
 }
 
-// stretch is a range of the disk with one distance to its place in a file, modulo Kept.
+// stretch is a range of the disk with one distance to its place in a file, modulo Kept unless it is the whole disk.
 type stretch struct {
 	disk.Range
 	shift int64
@@ -334,6 +334,13 @@ func InFiles(d disk.Disk, l *layout.Layout, even bool) (*layout.Layout, error) {
 		}
 		all = appendRun(all, off, run)
 		off += run.Len
+	}
+	if len(all) == 1 && all[0].Len == d.Size() { // one distance, also beyond Kept
+		run, _, err := disk.Leaf(d, 0)
+		if err != nil {
+			return nil, err
+		}
+		all[0].shift = run.Off
 	}
 	out := *l
 	out.Shift = shiftOf(all, disk.Range{Len: d.Size()})
