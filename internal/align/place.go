@@ -249,9 +249,17 @@ func (j Judgement) inOrder(p boot.Partition, boundary Boundary, sector int64) Fi
 	f := placeFinding(p.Number, "nested-aligned", Info)
 	_, o := data(p)
 	kind := identify.Traits(o.of.Kind)
-	f.Text = fmt.Sprintf("%s, but the %s is at byte %d, a multiple of %s: that counts, and moving the partition to "+
-		"the boundary would misalign the data", where(p, boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
+	place := fmt.Sprintf("byte %d", j.Data)
+	if p.Shift != 0 {
+		place = fmt.Sprintf("byte %d of the file", p.InFile+o.inside)
+	}
+	f.Text = fmt.Sprintf("%s, but the %s is at %s, a multiple of %s: that counts, and moving the partition to the "+
+		"boundary would misalign the data", where(p, boundary, sector), dataName(p.Volume, o.of, kind), place,
 		boundary.Text())
+	if p.Number == 0 {
+		f.Remedy = "none needed"
+		return f
+	}
 	f.Remedy = fmt.Sprintf("none needed: align does not move the partition; --partition %d moves it anyway, and "+
 		"then: %s", p.Number, kind.Realign)
 	return f
