@@ -136,7 +136,7 @@ func (c *copyFlags) copyDisk(ctx context.Context, out, errOut io.Writer, src, de
 		}
 		r.Wrote(w, c.verify)
 		if c.shifts {
-			r.Shifted(j.Offset, align.Placings(seen, j.Offset))
+			r.Shifted(j.Offset, s.Image.Disk.SectorSize(), align.Placings(seen, j.Offset))
 		}
 		if err := c.complete(r, w, m); err != nil {
 			return err

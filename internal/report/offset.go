@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/realign"
@@ -21,11 +22,13 @@ type Offset struct {
 	QEMU       string          `json:"qemu"`              // an argument
 	Libvirt    string          `json:"libvirt,omitempty"` // XML; only of a raw disk, like Losetup
 	Losetup    string          `json:"losetup,omitempty"` // a command line
+
+	sector int64 // bytes
 }
 
 // Shifted completes the report of a disk that was written at an offset. Sources: QEMU, qapi/block-core.json,
 // BlockdevOptionsRaw; libvirt, formatdomain, "slices"; losetup(8).
-func (r *Align) Shifted(at int64, places []align.Placing) {
+func (r *Align) Shifted(at, sector int64, places []align.Placing) {
 	d := r.Disks[0]
 	path, err := filepath.Abs(r.Dest)
 	if err != nil {
@@ -37,13 +40,19 @@ func (r *Align) Shifted(at int64, places []align.Placing) {
 	}
 	var escaped bytes.Buffer
 	_ = xml.EscapeText(&escaped, []byte(path)) // a buffer never fails
-	r.Offset = &Offset{At: at, Partitions: places}
+	r.Offset = &Offset{At: at, Partitions: places, sector: sector}
 	place := ""
 	if d.Format == "raw" {
 		place = fmt.Sprintf("offset=%d,size=%d,", at, d.NewSize)
-		r.Offset.Libvirt = fmt.Sprintf("<source %s='%s'><slices><slice type='storage' offset='%d' size='%d'/></slices>"+
-			"</source>", attribute, &escaped, at, d.NewSize)
-		r.Offset.Losetup = fmt.Sprintf("losetup --find --show --offset %d --sizelimit %d %s", at, d.NewSize,
+		if utf8.ValidString(path) {
+			r.Offset.Libvirt = fmt.Sprintf("<source %s='%s'><slices><slice type='storage' offset='%d' size='%d'/>"+
+				"</slices></source>", attribute, &escaped, at, d.NewSize)
+		}
+		sectors := ""
+		if sector != units.SectorSize {
+			sectors = fmt.Sprintf("--sector-size %d ", sector)
+		}
+		r.Offset.Losetup = fmt.Sprintf("losetup --find --show --offset %d --sizelimit %d %s%s", at, d.NewSize, sectors,
 			shell.Quote(path))
 	}
 	r.Offset.QEMU = "-blockdev " + shell.Quote(fmt.Sprintf("driver=%s,node-name=disk,%sfile.driver=%s,file.filename=%s",
@@ -69,10 +78,17 @@ func (t *Text) offset(o *Offset) {
 		t.Para(0, "%s off 4 KiB: no offset suits all, and this one puts most data on blocks.",
 			acting(off, "partition", "stay"))
 	}
+	if o.sector != units.SectorSize {
+		t.Para(0, "The guest needs sectors of %[1]d bytes: add logical_block_size=%[1]d,physical_block_size=%[1]d to the "+
+			"-device of QEMU, and <blockio logical_block_size='%[1]d' physical_block_size='%[1]d'/> to the disk of "+
+			"libvirt.", o.sector)
+	}
 	t.printf("\n")
 	t.next("To use it with QEMU:      ", Safe(o.QEMU))
 	if o.Libvirt != "" {
 		t.next("To use it with libvirt:   ", Safe(o.Libvirt))
+	}
+	if o.Losetup != "" {
 		t.next("To use it with Linux:     ", Safe(o.Losetup))
 	}
 }
