@@ -3,12 +3,13 @@ package align
 import (
 	"cmp"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 )
 
 // Placing is the place of a partition in a file: now, and if the disk begins at an offset.
 type Placing struct {
-	Partition int     `json:"partition"` // 0 is the volume over the whole disk
+	Partition int     `json:"partition"` // 0 is the volume over the whole disk, or a slice of it
 	Start     int64   `json:"start_bytes"`
 	Size      int64   `json:"size_bytes"`
 	From      int64   `json:"from_bytes"`
@@ -30,10 +31,23 @@ func OffsetFor(l *layout.Layout, sector int64) (best int64) {
 	return best
 }
 
+// placed returns the partitions to place: those of a table, the slices of a table over the whole disk, or its volume.
+func placed(l *layout.Layout) (out []boot.Partition) {
+	for _, x := range l.FixedParts() {
+		p := boot.Partition{Volume: x.Content, InFile: x.Start + l.Shift, Shift: l.Shift}
+		p.Off, p.Len = x.Start, x.Size
+		out = append(out, p)
+	}
+	if len(out) == 0 {
+		return wholes(l)
+	}
+	return out
+}
+
 // onBlocks returns the size of the judged partitions whose data begin on a boundary of the file. The slices of a
 // partition count alike.
 func onBlocks(l *layout.Layout, offset int64, boundary Boundary) (n int64) {
-	for _, p := range wholes(l) {
+	for _, p := range placed(l) {
 		if !Judged(p) {
 			continue
 		}
@@ -53,7 +67,7 @@ func Placings(l *layout.Layout, offset int64) []Placing {
 	if ContentOf(l) != "" {
 		return out
 	}
-	for _, p := range wholes(l) {
+	for _, p := range placed(l) {
 		if !Judged(p) {
 			continue
 		}

@@ -50,6 +50,15 @@ func TestOffsetForData(t *testing.T) {
 	require.Equal(t, int64((128-63-37)*512), align.OffsetFor(l, 512))
 	l.Partitions[0] = at(64, 0x83, vol(volume.Ext4, 4096, 0))
 	require.Equal(t, int64(32<<10), align.OffsetFor(l, 4096))
+	slices := volume.Volume{Kind: volume.Disklabel, Parts: []volume.Part{
+		{Start: 63 * 512, Size: 15 * mib}, {Start: 40001 * 512, Size: 20 * mib},
+	}}
+	l = &layout.Layout{Size: 64 * mib, Volume: &slices}
+	offset := align.OffsetFor(l, 512)
+	require.Equal(t, int64(63*512), offset, "the larger slice decides")
+	places := align.Placings(l, offset)
+	require.Equal(t, []align.Verdict{align.Misaligned, align.Aligned}, []align.Verdict{places[0].Is, places[1].Is})
+	require.Equal(t, []align.Verdict{align.Misaligned, align.Misaligned}, []align.Verdict{places[0].Was, places[1].Was})
 	whole := volume.Volume{Kind: volume.Disklabel, Parts: []volume.Part{{Start: 63 * 512, Size: 1 << 20}}}
 	require.Equal(t, int64(65*512), align.OffsetFor(&layout.Layout{Size: 1 << 30, Volume: &whole}, 512))
 }

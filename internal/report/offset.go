@@ -73,6 +73,9 @@ func (t *Text) offset(o *Offset) {
 			string(p.Is),
 		})
 	}
+	if o.At == 0 {
+		t.Para(0, "No other offset puts more data on blocks: DEST is a plain copy.")
+	}
 	t.Table(slices.Values(rows), ">partition", ">size", ">from byte", "verdict", ">to byte", "verdict")
 	if off > 0 {
 		t.Para(0, "%s off 4 KiB: no offset suits all, and this one puts most data on blocks.",
