@@ -211,6 +211,7 @@ var ownFlags = []flagRow{
 }
 
 var resultFlags = []flagRow{
+	{name: "to", of: "offset", help: "format of DEST (default: by its name, or else raw)", choices: targetNames},
 	{name: "to", help: "format of DEST (default: the format of SOURCE)", choices: targetNames},
 	{name: "force", of: "undo finish", help: "proceed although files were changed since"},
 	{name: "force", help: "replace an existing DEST when it is complete"},
