@@ -280,7 +280,7 @@ func (p *Plan) fixedTable(l *layout.Layout) {
 			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup cannot move "+
 				"slices",
 				off, l.FixedTable(), p.Goal.Must),
-			remedy)
+			remedy+offsetRemedy)
 	}
 }
 

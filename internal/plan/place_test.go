@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -189,6 +190,9 @@ func TestFixedTables(t *testing.T) {
 			require.Empty(t, p.Moves)
 			require.Equal(t, c.refused, len(p.Refusals(false)) == 1 && p.Refusals(false)[0].Code == "fixed-table")
 			require.Equal(t, c.refused, len(p.Refusals(false)) > 0)
+			if c.refused {
+				require.Equal(t, !l.Unlisted(), strings.Contains(p.Refusals(false)[0].Remedy, "trueup offset"))
+			}
 			require.Equal(t, l.Size, p.Size)
 		})
 	}

@@ -419,7 +419,7 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 		accepted := allowUnbootable && n.Effect <= ondisk.BadVolume
 		if n.Effect >= ondisk.Unbootable && !accepted {
 			if slices.Contains(inPlace, n.Code) {
-				n.Remedy += "; to keep the disk as it is, and shift its file instead: trueup offset SOURCE DEST"
+				n.Remedy += offsetRemedy
 			}
 			out = append(out, n)
 		}
@@ -427,9 +427,11 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	return out
 }
 
+const offsetRemedy = "; to keep the disk as it is, and shift its file instead: trueup offset SOURCE DEST"
+
 // inPlace lists the codes of guests that never move: a shifted file aligns them.
 var inPlace = []string{
-	"array-of-disks", "bitlocker", "boot-code", "disk-manager", "encrypted-system", "firmware-raid", "fixed-table",
+	"array-of-disks", "bitlocker", "boot-code", "disk-manager", "encrypted-system", "firmware-raid",
 	"hibernated", "hibernated-linux", "ldm",
 }
 
