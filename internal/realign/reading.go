@@ -684,8 +684,8 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress
 }
 
 // InFiles returns the layout with the starts that the storage sees. They differ from the starts on the disk if a
-// hypervisor runs flat files in place, and the disk does not begin on a block of its file. In a view the start on the disk
-// decides: no copy of it may take the place of the disk around it.
+// hypervisor runs flat files in place, and the disk does not begin on a block of its file. In a view the start on the
+// disk decides: no copy of it may take the place of the disk around it.
 func (s *Source) InFiles() (*layout.Layout, error) {
 	img := s.Image
 	even := img.Subformat == "fixed" && slices.Contains([]string{"vhd", "vhdx"}, img.Format)

@@ -345,8 +345,8 @@ func offsetMark(offset int64) []string {
 	return []string{fmt.Sprintf("%s = \"%d\"", offsetKey, offset)}
 }
 
-// shifted reports whether all extents lie at the marked offset of files of their own, as trueup offset writes them. mark
-// is 0 without a mark.
+// shifted reports whether all extents lie at the marked offset of files of their own, as trueup offset writes them.
+// mark is 0 without a mark.
 func shifted(extents []*extent, mark int64) bool {
 	return mark > 0 && !slices.ContainsFunc(extents, func(e *extent) bool { return e.off != mark || !e.flat() })
 }
