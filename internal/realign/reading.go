@@ -16,10 +16,10 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/unpack"
-	"github.com/trueup/trueup/internal/image/vmdk"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/nbd"
@@ -690,7 +690,7 @@ func (s *Source) InFiles() (*layout.Layout, error) {
 	img := s.Image
 	even := img.Subformat == "fixed" && slices.Contains([]string{"vhd", "vhdx"}, img.Format)
 	flat := img.Format == "vmdk" && slices.Contains(flatKinds, img.Subformat) || s.reading.Offset != 0
-	view := slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == vmdk.CodeView })
+	view := slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeView })
 	if img.Child || img.Packaged() || img.Unpacked != nil || view || !even && !flat {
 		return s.Layout, nil
 	}

@@ -226,6 +226,9 @@ type Packer interface {
 	Pack(unit []byte, off int64) ([]byte, error)
 }
 
+// CodeView is the issue code of a VMDK over the files of another disk.
+const CodeView = "view"
+
 // CodeSnapshots is the issue code of an image with internal snapshots, which a copy drops.
 const CodeSnapshots = "qcow2-snapshots"
 

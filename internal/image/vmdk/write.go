@@ -351,9 +351,6 @@ func shifted(extents []*extent, mark int64) bool {
 	return mark > 0 && !slices.ContainsFunc(extents, func(e *extent) bool { return e.off != mark || !e.flat() })
 }
 
-// CodeView is the issue code of a view.
-const CodeView = "view"
-
 // viewIssue warns of a view: its offsets differ from the offsets in the storage below.
 func (d *descriptor) viewIssue() []ondisk.Issue {
 	names := viewFiles(d.extents, d.ddbInt(offsetKey))
@@ -371,7 +368,7 @@ func (d *descriptor) viewIssue() []ondisk.Issue {
 		in += fmt.Sprintf(" and %d more of its files", n)
 	}
 	return []ondisk.Issue{{
-		Code: CodeView, Effect: ondisk.Warn,
+		Code: driver.CodeView, Effect: ondisk.Warn,
 		Text: fmt.Sprintf("it is a view, not a complete disk: %d of its %d bytes are in %s, at the offsets of "+
 			"another disk. The storage sees those offsets. Writes to the view change these files, and then the "+
 			"other disk is no longer usable by itself", lent, size, in),
