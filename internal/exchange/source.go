@@ -74,6 +74,10 @@ func New(img *image.Image) (*Source, error) {
 	if err == nil && s.plan.several() {
 		s.plan.Old[0].Inode = 0
 	}
+	if err == nil && slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeView }) {
+		err = s.refuse(driver.CodeView, "it is a view, and its original would take the file of another disk with it",
+			"make a copy with trueup align")
+	}
 	if err == nil {
 		err = s.checkUsers()
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/unpack"
@@ -684,14 +683,12 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, progress Progress
 }
 
 // InFiles returns the layout with the starts that the storage sees. They differ from the starts on the disk if a
-// hypervisor runs flat files in place, and the disk does not begin on a block of its file. In a view the start on the
-// disk decides: no copy of it may take the place of the disk around it.
+// hypervisor runs flat files in place, and the disk does not begin on a block of its file.
 func (s *Source) InFiles() (*layout.Layout, error) {
 	img := s.Image
 	even := img.Subformat == "fixed" && slices.Contains([]string{"vhd", "vhdx"}, img.Format)
 	flat := img.Format == "vmdk" && slices.Contains(flatKinds, img.Subformat) || s.reading.Offset != 0
-	view := slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeView })
-	if img.Child || img.Packaged() || img.Unpacked != nil || view || !even && !flat {
+	if img.Child || img.Packaged() || img.Unpacked != nil || !even && !flat {
 		return s.Layout, nil
 	}
 	return align.InFiles(img.Disk, s.Layout, even)
