@@ -95,7 +95,7 @@ func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
 		h.Say(fmt.Sprintf("%s: %s", f.Severity, f.Text))
 	}
 	h.plan.Size, h.plan.Digest = served.NewSize, digest(&served)
-	if h.plan.Handed, err = h.handed(&served.Image); err != nil {
+	if h.plan.Handed, err = h.handed(&served); err != nil {
 		return nil, fmt.Errorf("SOURCE %s: %w", h.Source, err)
 	}
 	if err := h.begin(); err != nil {
@@ -221,7 +221,8 @@ func digest(s *report.Serve) string {
 }
 
 // handed identifies the files of SOURCE. The journal claims the files in its own folder by name.
-func (h *Handover) handed(i *report.Image) (from journal.Handed, err error) {
+func (h *Handover) handed(served *report.Serve) (from journal.Handed, err error) {
+	i := &served.Image
 	real, err := filepath.EvalSymlinks(h.plan.Source)
 	if err != nil {
 		return from, err
@@ -234,6 +235,11 @@ func (h *Handover) handed(i *report.Image) (from journal.Handed, err error) {
 		from.Stays = "compressed"
 	case slices.Contains(h.plan.Flags, "--offset"):
 		from.Stays = "a part of a larger file"
+	}
+	for _, f := range served.Findings {
+		if f.Code == "view" { // see driver.CodeView
+			from.Stays = "a view of the file of another disk"
+		}
 	}
 	for _, f := range i.Files {
 		path := f.Name
