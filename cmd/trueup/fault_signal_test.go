@@ -129,7 +129,7 @@ func TestSignalThatIsIgnored(t *testing.T) {
 	f := newFault(t, noisyDisk(t, 64))
 	nohup := []string{disktest.Tool(t, "sh"), "-c", `trap '' HUP; exec "$@"`, "sh", builtPath}
 	r := f.startAs(t, append(nohup, f.args()...))
-	r.stop(t)
+	require.True(t, r.stop(t), "the align was faster than the test")
 	r.signal(t, syscall.SIGHUP)
 	r.signal(t, syscall.SIGCONT)
 	require.Equal(t, 0, r.wait(t).code)

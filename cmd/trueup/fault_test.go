@@ -142,20 +142,34 @@ func (f fault) startAs(t testing.TB, command []string) *running {
 // pause starts an align and stops it halfway.
 func (f fault) pause(t testing.TB, flags ...string) *running {
 	t.Helper()
-	r := f.start(t, flags...)
-	r.stop(t)
-	return r
+	before, absent := os.ReadFile(f.dest)
+	for {
+		r := f.start(t, flags...)
+		if r.stop(t) {
+			return r
+		}
+		require.NoError(t, os.Remove(f.dest)) // the align was faster than the test
+		if absent == nil {
+			require.NoError(t, os.WriteFile(f.dest, before, 0o644))
+		}
+	}
 }
 
-// stop stops an align halfway: its partial file exists and has data, and DEST is missing.
-func (r *running) stop(t testing.TB) {
+// stop stops an align halfway: its partial file exists and has data, and DEST is missing. It returns false if the align
+// ended before.
+func (r *running) stop(t testing.TB) bool {
 	t.Helper()
 	disktest.WaitFor(t, "a partial file", func() bool {
 		info, err := os.Stat(r.partial())
-		return err == nil && info.Size() > 0
+		return err == nil && info.Size() > 0 || isClosed(r.ended)
 	})
-	r.signal(t, syscall.SIGSTOP)
-	require.FileExists(t, r.partial(), "the align was faster than the test")
+	_ = r.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	if _, err := os.Stat(r.partial()); err == nil {
+		return true
+	}
+	_ = r.cmd.Process.Signal(syscall.SIGCONT)
+	require.Zero(t, r.wait(t).code)
+	return false
 }
 
 // procIO returns a counter of the kernel for a process. Spec: proc(5), /proc/PID/io.
