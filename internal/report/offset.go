@@ -83,8 +83,8 @@ func (t *Text) offset(o *Offset) {
 	}
 	if o.sector != units.SectorSize {
 		t.Para(0, "The guest needs sectors of %[1]d bytes: add logical_block_size=%[1]d,physical_block_size=%[1]d to "+
-			"the -device of QEMU, and <blockio logical_block_size='%[1]d' physical_block_size='%[1]d'/> to the disk of "+
-			"libvirt.", o.sector)
+			"the -device of QEMU, and <blockio logical_block_size='%[1]d' physical_block_size='%[1]d'/> to the disk "+
+			"of libvirt.", o.sector)
 	}
 	t.printf("\n")
 	t.next("To use it with QEMU:      ", Safe(o.QEMU))
