@@ -109,9 +109,10 @@ var edges = map[string][]string{
 		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/hive",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
-	// A layout is everything known of a disk. Members of arrays belong to the disk as a whole.
+	// A layout is everything known of a disk. Members of arrays belong to the disk as a whole. A FAT counts sectors of
+	// the disk, like its table.
 	"internal/layout": {
-		"internal/boot", "internal/boot/firmware", "internal/boot/linux", "internal/boot/windows",
+		"internal/boot", "internal/boot/firmware", "internal/boot/linux", "internal/boot/windows", "internal/fs/fat",
 		"internal/table", "internal/volume", "internal/volume/identify",
 	},
 

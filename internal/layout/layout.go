@@ -146,6 +146,9 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 	return l, d, ondisk.Legible(l.checkUnnamed(d))
 }
 
+// BIOSBoots reports whether sector 0 holds boot code.
+func (l *Layout) BIOSBoots() bool { return l.Boot.Code != boot.Empty }
+
 // ReadsCHS reports whether the boot code finds its partition by the CHS bytes of the table. A GPT has none.
 func (l *Layout) ReadsCHS() bool {
 	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT || l.Table.IsHybrid())

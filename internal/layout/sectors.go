@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -103,6 +105,24 @@ func (l *Layout) checkSectors() {
 	l.Issues = append(l.Issues, note, i)
 }
 
+// offSector warns of a container whose data start inside a sector. Source: Linux, drivers/md/dm-table.c:
+// device_area_is_invalid; drivers/md/md.c: super_1_load.
+func (l *Layout) offSector(partition int, v *volume.Volume) {
+	size := l.Sectors.Size()
+	if identify.Traits(v.Kind).Precedence == 0 || v.DataStart%size == 0 {
+		return
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: CodeVolumeSectors, Effect: ondisk.Warn, Partition: partition,
+		Text: fmt.Sprintf("the data of the %s start at its byte %d, and the disk has sectors of %d bytes: Linux does "+
+			"not open it", v.Kind, v.DataStart, size),
+		Remedy: "create it again on a disk with such sectors, and copy the files",
+	})
+}
+
+// CodeVolumeSectors is the code of the warning about a volume with another sector size than the disk.
+const CodeVolumeSectors = "volume-sector-size"
+
 // strangeVolumes warns of volumes with another sector size than the disk, which few systems mount. Spec: exFAT
 // specification, 3.1.14, BytesPerSectorShift. Linux rejects sectors smaller than the disk's: fs/fat/inode.c:
 // fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
@@ -117,9 +137,16 @@ func (l *Layout) strangeVolumes() {
 
 // strange warns of the volume of a partition, or of the whole disk if partition is 0.
 func (l *Layout) strange(partition int, v *volume.Volume) {
-	kind, n, size := v.Kind, v.SectorSize, l.Sectors.Size()
-	if b := v.Boot; n == 0 && b != nil {
+	for ; v.Content != nil; v = v.Content {
+		l.offSector(partition, v)
+	}
+	l.offSector(partition, v)
+	kind, n, size, unit := v.Kind, v.SectorSize, l.Sectors.Size(), "sectors"
+	switch b := v.Boot; {
+	case n == 0 && b != nil:
 		kind, n = b.Kind, b.SectorSize
+	case n == 0 && v.BlockSize < size: // systems read whole blocks
+		n, unit = v.BlockSize, "blocks"
 	}
 	mounts := "neither Windows nor Linux mounts it"
 	switch windows := identify.Traits(kind).Letter; {
@@ -131,9 +158,9 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 		mounts = "Linux does not mount it"
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
-		Code: "volume-sector-size", Effect: ondisk.Warn, Partition: partition,
-		Text: fmt.Sprintf("the %s has sectors of %d bytes, but the disk has sectors of %d bytes: %s", kind, n, size,
-			mounts),
+		Code: CodeVolumeSectors, Effect: ondisk.Warn, Partition: partition,
+		Text: fmt.Sprintf("the %s has %s of %d bytes, but the disk has sectors of %d bytes: %s", kind, unit, n,
+			size, mounts),
 		Remedy: fmt.Sprintf("copy the volume onto a disk with sectors of %d bytes, or its files into a new file system",
 			n),
 	})
@@ -141,6 +168,37 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 
 // sectorsUnsure is the code of a refusal based only on data at the places of the other sector size.
 const sectorsUnsure = "sector-size-unsure"
+
+// InSectors returns the patches that make the table of the disk count sectors of n bytes. A FAT with smaller sectors
+// gets such sectors too, if its areas allow that, since no system mounts it otherwise.
+func (l *Layout) InSectors(d disk.Disk, n int64) (out []disk.Patch, err error) {
+	add := func(r disk.Range, v *volume.Volume) error {
+		if v.Boot == nil || v.Boot.SectorSize >= n || !slices.Contains(fatKinds, v.Kind) {
+			return nil
+		}
+		found, _, err := fat.InSectors(disk.Section(d, r), r.Off, n)
+		for _, x := range found {
+			x.Off += r.Off
+			out = append(out, x)
+		}
+		return err
+	}
+	if l.Table == nil {
+		return out, add(disk.Range{Len: l.Size}, l.Volume)
+	}
+	if out, err = l.Table.InSectors(d, n, l.Geometry); err != nil {
+		return nil, err
+	}
+	for _, p := range l.Partitions {
+		if err := add(p.Range, p.Volume); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
+	return out, nil
+}
+
+var fatKinds = []volume.Kind{volume.FAT12, volume.FAT16, volume.FAT32}
 
 // AcceptSectorSize turns a refusal without better evidence (a boot record, a volume or a copy of one) into a
 // warning: the user has given the size.

@@ -50,7 +50,7 @@ func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
 	case volume.XFS:
 		disktest.Run(t, "mkfs.xfs", "-qf", "-s", "size="+n, path)
 	default:
-		disktest.Run(t, "mkfs.ext4", "-qF", path)
+		disktest.Run(t, "mkfs.ext4", "-qF", "-b", strconv.FormatInt(max(sector, 1024), 10), path)
 	}
 	b := disktest.ReadFile(t, path)
 	return b
@@ -148,7 +148,8 @@ func TestVolumeOfOtherSectors(t *testing.T) {
 		{kind: volume.FAT32, disk: 512, volume: 2048, strange: true},
 		{kind: volume.ExFAT, disk: 512, volume: 4096, strange: true},
 		{kind: volume.ExFAT, disk: 4096, volume: 512, strange: true, none: true},
-		{kind: volume.Ext4, disk: 4096, volume: 512},
+		{kind: volume.Ext4, disk: 512, volume: 4096},
+		{kind: volume.Ext4, disk: 4096, volume: 1024, strange: true},
 		{kind: volume.XFS, disk: 512, volume: 4096},
 		{kind: volume.XFS, disk: 4096, volume: 512, strange: true},
 	} {
@@ -168,7 +169,7 @@ func TestVolumeOfOtherSectors(t *testing.T) {
 				require.Equal(t, c.strange, len(found) > 0, name)
 				if c.strange {
 					require.Equal(t, ondisk.Warn, found[0].Effect)
-					require.Contains(t, found[0].Text, fmt.Sprintf("has sectors of %d bytes, but the disk", c.volume))
+					require.Contains(t, found[0].Text, fmt.Sprintf("s of %d bytes, but the disk", c.volume))
 					require.True(t, !c.none || strings.Contains(found[0].Text, "neither Windows nor Linux"), name)
 				}
 			}

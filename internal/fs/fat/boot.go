@@ -318,3 +318,98 @@ const (
 	maxRoot   = 64 << 10
 	rootPiece = 2 << 10
 )
+
+// maxReserved bounds the reserved sectors of a FAT that InSectors rewrites, in bytes. Formatters reserve up to 32 KiB.
+const maxReserved = units.MiB
+
+// InSectors returns the patches that make a FAT count larger sectors of n bytes, for a partition at byte at of the disk.
+// Files and FATs keep their bytes. ok is false if an area is not a whole number of such sectors, or their places in the
+// reserved area are in use.
+func InSectors(d disk.Disk, at, n int64) (patches []disk.Patch, ok bool, err error) {
+	b, err := readBoot(d)
+	if err != nil || b.Sector >= n || b.FAT.Off > maxReserved {
+		return nil, false, err
+	}
+	for _, area := range []int64{b.Cluster, b.FAT.Off, b.FAT.Len, b.Root.Len, b.Data} {
+		if area%n != 0 {
+			return nil, false, nil
+		}
+	}
+	was, err := ondisk.Bytes(d, 0, b.FAT.Off)
+	if err != nil {
+		return nil, false, err
+	}
+	is := slices.Clone(was)
+	b.resize(is, at, n)
+	var copies map[int64][]byte // of sectors other than the first, by their new place
+	if b.Bits == 32 {
+		if copies, ok = b.relocate(was, is, n); !ok {
+			return nil, false, nil
+		}
+	}
+	for to, sector := range copies {
+		if !ondisk.IsZero(is[to : to+units.SectorSize]) {
+			return nil, false, nil
+		}
+		copy(is[to:], sector)
+	}
+	for off := int64(0); off < b.FAT.Off; off += units.SectorSize {
+		old, now := was[off:off+units.SectorSize], is[off:off+units.SectorSize]
+		if string(old) != string(now) {
+			patches = append(patches, disk.Patch{
+				Off: off, Old: old, New: now, Reason: fmt.Sprintf("FAT in sectors of %d bytes", n),
+			})
+		}
+	}
+	return patches, true, nil
+}
+
+// resize rewrites the fields of a boot sector that count sectors.
+func (b *bootSector) resize(sector []byte, at, n int64) {
+	k := n / b.Sector
+	now := b.BPB
+	now.BytesPerSector = uint16(n)    //nolint:gosec // 4096 at most
+	now.SectorsPerCluster /= uint8(k) //nolint:gosec // 8 at most
+	now.Reserved /= uint16(k)         //nolint:gosec // 8 at most
+	now.FATSize16 /= uint16(k)        //nolint:gosec // 8 at most
+	now.Sectors16, now.Sectors32 = 0, ondisk.U32(b.Total/n)
+	if int64(b.Hidden)*b.Sector == at {
+		now.Hidden = ondisk.U32(at / n)
+	}
+	copy(sector, ondisk.Encode(binary.LittleEndian, now))
+	if b.Bits == 32 {
+		binary.LittleEndian.PutUint32(sector[atExt:], b.FATSize32/uint32(k)) //nolint:gosec // 8 at most
+	}
+}
+
+// relocate places the information sector of a FAT32 in sector 1, and the backups of both sectors in the following ones
+// if they are reserved. The old places become zero. It returns the contents of the new places.
+func (b *bootSector) relocate(was, is []byte, n int64) (map[int64][]byte, bool) {
+	const atInfo, atBackup = 0x30, 0x32
+	reserved, sector := int64(len(was))/n, func(number int64) []byte {
+		if off := number * b.Sector; number > 0 && off < int64(len(was)) {
+			return was[off : off+units.SectorSize]
+		}
+		return nil
+	}
+	info, backup := int64(b.FSInfo), int64(b.BackupSector)
+	if reserved < 2 || sector(info) == nil {
+		return nil, false
+	}
+	out := map[int64][]byte{n: sector(info)}
+	for _, number := range []int64{info, backup, backup + info} {
+		if old := sector(number); old != nil && (number == info || sector(backup) != nil) {
+			clear(is[number*b.Sector:][:units.SectorSize])
+		}
+	}
+	binary.LittleEndian.PutUint16(is[atInfo:], 1)
+	binary.LittleEndian.PutUint16(is[atBackup:], 0)
+	if sector(backup) != nil && reserved > 2 {
+		binary.LittleEndian.PutUint16(is[atBackup:], 2)
+		out[2*n] = slices.Clone(is[:units.SectorSize])
+		if reserved > 3 {
+			out[3*n] = sector(info)
+		}
+	}
+	return out, true
+}
