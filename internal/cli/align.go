@@ -27,6 +27,9 @@ type alignFlags struct {
 func (f *alignFlags) add(cmd *cobra.Command) {
 	f.copyFlags.add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
+	if !f.shifts {
+		addFlags(cmd, "to-sector-size", realign.SectorSize(&f.Sectors))
+	}
 	addFlags(cmd,
 		"spool", &f.unpacking.Spool, "to", &f.to, "force", &f.force, "overwrite-content", &f.dev.overwrite,
 		"discard", &f.dev.discard,
@@ -77,6 +80,10 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest s
 		if f.to != (realign.Target{}) {
 			return Usage("--to %s cannot be used for a package: its disks keep the format stated in the OVF; leave "+
 				"it out", f.to)
+		}
+		if f.Sectors != 0 {
+			return Usage("--to-sector-size cannot be used for a package: its machine presents sectors of 512 bytes; " +
+				"leave it out")
 		}
 		return f.copyPackage(ctx, out, errOut, src, dest, f.making(dest))
 	}

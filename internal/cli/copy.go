@@ -184,7 +184,7 @@ func (c *copyFlags) report(out io.Writer, r *report.Align) error {
 // proof returns the flags of a verify command for the copy. Verify derives the moves from the copy, but not the places
 // on other disks of the machine.
 func (c *copyFlags) proof() []string {
-	moved := []string{"skip-free"}
+	moved := []string{"skip-free", "to-sector-size"}
 	if given(c.line, "with") {
 		moved = asMoved
 	}

@@ -92,7 +92,7 @@ func (c *Base) addWork(cmd *cobra.Command, jobs *int) {
 
 // addProgress adds the progress flags.
 func (c *Base) addProgress(cmd *cobra.Command) {
-	addFlags(cmd, "progress", &c.progress, "no-progress", &c.noProgress)
+	addFlags(cmd, "progress", &c.progress)
 }
 
 // addReading adds the flags for reading an image.

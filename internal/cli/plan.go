@@ -30,7 +30,7 @@ func newPlan(c *Base) *cobra.Command {
 		},
 	}
 	f.Add(cmd)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
+	addFlags(cmd, "offset", realign.Offset(&f.Offset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", &f.bench)
 	return cmd
 }

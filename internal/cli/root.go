@@ -149,7 +149,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 	c.Output, c.Color, c.progress = "text", "auto", progress.Kinds[0]
 	addFlags(root,
 		"output", &c.Output, "json", &c.AsJSON, "out", &c.Out, "quiet", &c.Quiet, "verbose", &c.Verbose,
-		"color", &c.Color, "no-color", &c.NoColor,
+		"color", &c.Color, "no-color", &c.NoColor, "no-progress", &c.noProgress,
 	)
 	keepLog(root, c)
 	root.SetHelpFunc(help)

@@ -76,6 +76,7 @@ var ownFlags = []flagRow{
 		help: "print colours `WHEN`: always, never or auto (on terminals without NO_COLOR)",
 	},
 	{name: "no-color", help: "same as --color never"},
+	{name: "no-progress", help: "show no progress"},
 	{name: "log", help: "append changes of files to `FILE` as lines of JSON; - for standard error"},
 
 	// judge
@@ -282,6 +283,14 @@ var readingFlags = []flagRow{
 		name: "sector-size", choices: oneOf("512", "4096"),
 		help: "sector size of a raw image: 512 or 4096 (default: from its GPT or device, else 512)",
 	},
+	{
+		name: "to-sector-size", of: "verify", choices: oneOf("512", "4096"),
+		help: "sector size of a raw DEST: 512 or 4096 (default: from its table, else as SOURCE)",
+	},
+	{
+		name: "to-sector-size", choices: oneOf("512", "4096"),
+		help: "write the partition table in sectors of 512 or 4096 bytes (default: as SOURCE)",
+	},
 	{name: "offset", of: "verify", help: "SOURCE is a raw disk that begins at byte `BYTES` of its file"},
 	{name: "offset", help: "the image is a raw disk that begins at byte `BYTES` of its file"},
 	{name: "dest-offset", help: "DEST is a raw disk that begins at byte `BYTES` of its file"},
@@ -302,7 +311,6 @@ var runFlags = []flagRow{
 		name: "progress", choices: oneOf(progress.Kinds...), strict: true,
 		help: "show progress as `KIND`: auto (a bar on terminals), json or none",
 	},
-	{name: "no-progress", help: "same as --progress none"},
 	{name: "require-sandbox", help: "fail if the kernel cannot confine the program"},
 }
 
@@ -400,6 +408,7 @@ var (
 	asRead  = []string{"sector-size", "offset", "allow-folder"}
 	asMoved = []string{
 		"boundary", "partition", "data-only", "allow-unbootable", "flatten", "skip-free", "repair-table", "with",
+		"to-sector-size",
 	}
 )
 

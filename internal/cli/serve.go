@@ -38,7 +38,7 @@ func newServe(c *Base) *cobra.Command {
 		},
 	}
 	f.Add(cmd)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
+	addFlags(cmd, "offset", realign.Offset(&f.Offset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "as-is", &f.Copy, "socket", &f.place.Socket, "listen", &f.place.TCP,
 		"listen-anywhere", &f.place.Anywhere, "once", &f.once, "exit-with-parent", &f.withParent,

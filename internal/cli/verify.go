@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -34,7 +35,7 @@ func newVerify(c *Base) *cobra.Command {
 	}
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
-	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset))
+	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "except-bitmap", &f.bitmap,
 	)
@@ -116,7 +117,7 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 	if s, err = f.OpenSource(src, f.Reading); err != nil {
 		return nil, nil, err
 	}
-	d, err = f.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize(), Offset: f.destOffset})
+	d, err = f.OpenSource(dest, realign.Reading{Like: cmp.Or(f.Sectors, s.Image.Disk.SectorSize()), Offset: f.destOffset})
 	if err != nil {
 		s.Close()
 		return nil, nil, err

@@ -216,6 +216,14 @@ func (img *Image) CountIn(sector int64) {
 	img.counted, img.shown = sector, n
 }
 
+// Showing returns an image that shows d, made of the disk of img, for copies. It has the files of img.
+func (img *Image) Showing(d disk.Disk) *Image {
+	out, shown := *img, *img.Image
+	out.Image, out.counted, out.shown = &shown, d.SectorSize(), img.StatedSectors()
+	out.Image.Disk = d
+	return &out
+}
+
 // StatedSectors returns the sector size of the container or the device in bytes, or 0 for a raw file.
 func (img *Image) StatedSectors() int64 {
 	switch {

@@ -49,6 +49,8 @@ type Plan struct {
 	Converts bool
 	// SectorSize is the size of an LBA in the table, in bytes.
 	SectorSize int64
+	// Sectors is the size of an LBA in the table of the result, in bytes; 0 keeps SectorSize.
+	Sectors int64
 	// Unused is the free space of volumes that becomes zeros in the result, or nil.
 	Unused *freespace.Found
 	// Renames reports whether references to other disks change.
@@ -81,8 +83,9 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	}
 }
 
-// Idle reports whether the disk needs no change: nothing to move, to repair, or to update for other disks.
-func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames }
+// Idle reports whether the disk needs no change: nothing to move, to repair, to count in other sectors, or to update for
+// other disks.
+func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames && p.Sectors == 0 }
 
 // Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. The plan has no moves and
 // has not grown. Copies that cannot be written are refused.
@@ -435,7 +438,7 @@ var inPlace = []string{
 	"hibernated", "hibernated-linux", "ldm",
 }
 
-// View returns the result as a disk, with exactly the bytes of a copy.
+// View returns the result as a disk, with exactly the bytes of a copy whose table counts sectors of SectorSize.
 func (p *Plan) View(src disk.Disk) disk.Disk {
 	return disk.Overlay(disk.Compose(p.Unused.View(src), p.Size, p.Pieces), p.Patches)
 }

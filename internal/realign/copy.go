@@ -170,7 +170,11 @@ func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 	}
 	s.Image.Forget()
 	d.Image.Forget()
-	view := p.View(s.Image.Disk)
+	now, of, err := s.inSectors(p)
+	if err != nil {
+		return err
+	}
+	view := of.View(now.Image.Disk)
 	for _, diff := range diffs {
 		n := min(diff.Len, units.SectorSize)
 		if n == 0 || view.Size() != d.Image.Disk.Size() {
@@ -195,18 +199,19 @@ func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 func (j *Job) verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
-	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want && j.Guest == nil {
-		return nil, []Difference{{Text: fmt.Sprintf(
-			"the disk has sectors of %d bytes, not %d (for a raw SOURCE, give --sector-size)",
-			got, want)}}, nil
-	}
 	if j.Guest != nil { // the table of DEST is the guest's now
 		p, err = j.Guest.Plan, nil
 	} else {
 		p, err = s.repeat(d.Layout, m)
 	}
+	want, got := s.sectorSize(), d.sectorSize()
 	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
-		return nil, []Difference{{Text: err.Error()}}, nil
+		text := err.Error()
+		if got != want {
+			text += fmt.Sprintf(" (the disk has sectors of %d bytes, not %d: for a raw SOURCE, give --sector-size)", got,
+				want)
+		}
+		return nil, []Difference{{Text: text}}, nil
 	}
 	if err != nil {
 		return nil, nil, err
@@ -216,11 +221,21 @@ func (j *Job) verify(
 			return nil, nil, err
 		}
 	}
+	if got != want && j.Guest == nil {
+		s.count(p, got)
+	}
 	if got := d.Image.Disk.Size(); rounded(got, p.Size) || d.Image.OnDevice() {
 		// The size was rounded by --to …,align=SIZE, or the disk fills a device.
 		p.Grow(s.Layout, got)
 	}
-	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
+	now, of, err := s.inSectors(p)
+	if errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
+		return p, []Difference{{Text: err.Error()}}, nil
+	} else if err != nil {
+		return p, nil, err
+	}
+	view := of.View(now.Image.Disk)
+	if diffs, err = j.same(ctx, view, d.Image.Disk); err != nil || len(diffs) > 0 {
 		return p, diffs, err
 	}
 	if j.Guest != nil { // the layout is the guest's now, but not the container
@@ -231,13 +246,13 @@ func (j *Job) verify(
 		}
 		return p, nil, nil
 	}
-	if err := verify.Promise(p, s.Layout, d.Layout); err != nil {
+	if err := verify.Promise(of, now.Layout, d.Layout); err != nil {
 		return p, []Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
 	}
-	if diffs, err = s.unexplained(p, p.View(s.Image.Disk), d.Layout); err != nil || len(diffs) > 0 {
+	if diffs, err = now.unexplained(of, view, d.Layout); err != nil || len(diffs) > 0 {
 		return p, diffs, err
 	}
-	for _, i := range slices.Concat(d.Damage, d.sectors("")) {
+	for _, i := range slices.Concat(d.Damage, d.sectors(Goal{})) {
 		// A copy has no such issue when it is written. Its name was the user's choice, and all its bytes have been
 		// compared.
 		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {

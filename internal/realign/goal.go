@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
@@ -34,6 +32,8 @@ type Goal struct {
 
 	// To is the format of the copy, by default the source's.
 	To string
+	// Sectors is the sector size of the copy in bytes: 512 or 4096; 0 keeps the source's.
+	Sectors int64
 }
 
 // maxRound bounds the unit for rounding up the disk size, in bytes.
@@ -160,122 +160,6 @@ func seed(s *Source, p *plan.Plan) []byte {
 		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
 	}
 	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
-}
-
-const codeSectors = "sector-size"
-
-// countSectors sets the sector size of the disk to the unit of its GPT.
-func (s *Source) countSectors() {
-	if s.Layout.Sectors.By == layout.GPTHeader {
-		s.counted = s.Layout.Sectors.Counted
-		s.Image.CountIn(s.Layout.SectorSize)
-		return
-	}
-	s.shownOtherwise()
-}
-
-// shownOtherwise adds an error for an MBR whose unit differs from the sector size that its image states, although the
-// image format allows that unit. A machine reads the table with the stated size, and finds no partition. The bytes can
-// still be copied.
-func (s *Source) shownOtherwise() {
-	found, stated := s.Layout.Sectors, s.Image.StatedSectors()
-	if found.By != layout.BootRecords || stated == 0 || stated == found.Counted || s.Image.OnDevice() ||
-		s.Image.HoldsSectors(s.Image.Format, found.Counted) != nil {
-		return
-	}
-	err := ondisk.In(ondisk.ErrFormat,
-		"the partition table uses sectors of %d bytes, and the %s states %d: a machine finds no partition",
-		found.Counted, s.shownBy(), stated)
-	s.Layout.Issues = append(s.Layout.Issues, ondisk.Issue{
-		Code: codeSectors, Effect: ondisk.BadVolume, Err: err, Text: err.Error(),
-		Remedy: "trueup convert --to raw, and state the size where the copy is attached (QEMU: logical_block_size)",
-	})
-}
-
-// sectorSize returns the sector size of the disk, as far as it is certain.
-func (s *Source) sectorSize() int64 {
-	switch {
-	case s.counted != 0:
-		return s.counted
-	case s.Layout != nil:
-		return s.Layout.Sectors.Size()
-	}
-	return s.Image.Disk.SectorSize()
-}
-
-// sectors compares the sector size of the disk with the size given by the user, the size stated by its image, and the
-// sizes that the format to allows. An empty to means the format of the image.
-func (s *Source) sectors(to string) (out []ondisk.Issue) {
-	n, stated, ordered := s.sectorSize(), s.Image.StatedSectors(), s.reading.SectorSize
-	gpt := s.counted != 0
-	if gpt && ordered != 0 && ordered != n {
-		out = append(out, ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Refuse,
-			Text:   fmt.Sprintf("the GPT uses sectors of %d bytes, and --sector-size is %d", n, ordered),
-			Remedy: "leave out --sector-size: a GPT states its sector size",
-		})
-	}
-	switch {
-	case !gpt || ordered == n:
-	case stated != 0 && stated != n:
-		out = append(out, ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the GPT uses sectors of %d bytes, and the %s presents %d: no system finds the "+
-				"partitions there", n, s.shownBy(), stated),
-			Remedy: stateSectors(n),
-		})
-	case stated == 0 && s.Image.Disk.SectorSize() == n && n != 512:
-		out = append(out, ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Note,
-			Text: fmt.Sprintf("the GPT uses sectors of %d bytes, so the disk is read with that sector size; a "+
-				"machine must be configured for it", n),
-			Remedy: stateSectors(n),
-		})
-	}
-	to = cmp.Or(to, s.Image.Format)
-	var refused *ondisk.Refusal
-	switch shows := s.Image.Disk.SectorSize(); {
-	case errors.As(s.Image.HoldsSectors(to, n), &refused):
-		out = append(out, ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Refuse, Text: refused.Reason, Remedy: refused.Remedy,
-		})
-	case n != shows && to != raw.Format.Name:
-		out = append(out, ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("the partition table uses sectors of %d bytes, and the %s would state %d",
-				n, image.Title(to), shows),
-			Remedy: fmt.Sprintf("add --sector-size %d if SOURCE is raw; else write the copy with --to raw", n),
-		})
-	}
-	return out
-}
-
-// staysAsShown refuses a move in place if the device or image shows another sector size than the GPT.
-func (s *Source) staysAsShown() error {
-	n, stated := s.sectorSize(), s.Image.StatedSectors()
-	if stated == 0 || stated == n {
-		return nil
-	}
-	return &ondisk.Refusal{
-		Code: "unsupported",
-		Reason: fmt.Sprintf("the GPT uses sectors of %d bytes, and the %s presents %d: no system finds the "+
-			"partitions there, before or after the move", n, s.shownBy(), stated),
-		Remedy: "make a copy with --to raw or --to vhdx, or attach the device with the sector size of the GPT",
-	}
-}
-
-// shownBy returns the name of the device or format that shows the disk.
-func (s *Source) shownBy() string {
-	if s.Image.OnDevice() {
-		return "device"
-	}
-	return image.Title(s.Image.Format)
-}
-
-// stateSectors describes how to set the sector size of a disk in a machine.
-func stateSectors(n int64) string {
-	return fmt.Sprintf("state the size where the disk is attached (QEMU: logical_block_size=%d), or have a VHDX "+
-		"state it (trueup convert --to vhdx)", n)
 }
 
 // bios returns the geometry that the BIOS must report for a copy in a format, or zero if nothing depends on it. If the

@@ -463,7 +463,10 @@ func (s *Source) PlanAmong(o Others, g Goal, size func(int64) int64) (*plan.Plan
 	if size != nil {
 		p.Grow(s.Layout, size(p.Size))
 	}
-	return p, o.joinPlan(s, p, g)
+	if err := o.joinPlan(s, p, g); err != nil {
+		return p, err
+	}
+	return p, s.planSectors(p, g, size)
 }
 
 // joinPlan completes a plan of s with the plans of the other disks for the same goal.

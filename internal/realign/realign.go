@@ -191,7 +191,7 @@ func (s *Source) issuesFor(g Goal) []ondisk.Issue {
 	if s.Image.Child && !g.Flatten {
 		issues = append(issues, s.child())
 	}
-	return append(issues, s.sectors(g.To)...)
+	return append(issues, s.sectors(g)...)
 }
 
 // child refuses to copy a snapshot as a complete disk, because its parents would be missing.
@@ -329,20 +329,24 @@ func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowU
 // View returns the planned disk before a byte of it is written. The disk is read like any other disk, and checked
 // against the plan.
 func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
-	view, after, err := s.promised(p)
-	if err != nil {
-		return nil, err
-	}
-	return view, settled(view, after, p)
+	view, _, err := s.result(p)
+	return view, err
 }
 
 // Result returns the layout of the planned disk.
 func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
-	view, after, err := s.promised(p)
-	if err != nil {
-		return nil, err
+	_, after, err := s.result(p)
+	return after, err
+}
+
+func (s *Source) result(p *plan.Plan) (view disk.Disk, after *layout.Layout, err error) {
+	if s, p, err = s.inSectors(p); err != nil {
+		return nil, nil, err
 	}
-	return after, settled(view, after, p)
+	if view, after, err = s.promised(p); err != nil {
+		return nil, nil, err
+	}
+	return view, after, settled(view, after, p)
 }
 
 // promised reads the planned disk and checks it against the plan. If the source has changed since, it returns that
@@ -414,7 +418,7 @@ func checkOld(src disk.Disk, p *plan.Plan) error {
 
 // settled checks that the planned disk needs no further move.
 func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
-	if p.Converts {
+	if p.Converts || p.Goal.Must == (align.Boundary{}) { // a repeated plan has no goal
 		return nil
 	}
 	if err := after.ReadGaps(view); err != nil {
@@ -446,9 +450,14 @@ type Job struct {
 
 // Write writes the planned disk to DEST. DEST is complete or absent, regardless of how the run ends.
 func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
+	path := s.Path()
+	s, p, err = s.inSectors(p)
+	if err != nil {
+		return w, fmt.Errorf("%s: %w", path, err)
+	}
 	view, err := s.View(p)
 	if err != nil {
-		return w, fmt.Errorf("%s: %w", s.Path(), err)
+		return w, fmt.Errorf("%s: %w", path, err)
 	}
 	start := time.Now()
 	release, err := s.Image.Hold()

@@ -35,7 +35,7 @@ func (t *Text) Plan(r *Plan) {
 	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
-	if r.Moved == 0 && len(r.Patches) == 0 {
+	if r.same() {
 		if r.leavesOut() {
 			t.copyCost(r.Cost, r.Image.Unpacked)
 		}
@@ -79,7 +79,7 @@ func (t *Text) refusals(fs []align.Finding) {
 }
 
 func (t *Text) changes(c Changes) {
-	if c.Moved == 0 && len(c.Patches) == 0 {
+	if c.same() {
 		t.printf("Nothing has to move: a copy would equal the disk.\n")
 		return
 	}
@@ -89,7 +89,15 @@ func (t *Text) changes(c Changes) {
 	}
 	t.gapMoves(c.GapMoves)
 	t.patches(c.Patches)
+	if c.ToSectors > 0 {
+		t.printf("\n")
+		t.Para(0, "Then the partition table is written in sectors of %d bytes. The partitions keep their bytes.",
+			c.ToSectors)
+	}
 }
+
+// same reports whether the result equals the disk.
+func (c Changes) same() bool { return c.Moved == 0 && len(c.Patches) == 0 && c.ToSectors == 0 }
 
 // gapMoves prints the moved data outside of partitions.
 func (t *Text) gapMoves(gs []GapMove) {
@@ -222,7 +230,7 @@ func (t *Text) Align(r *Align) {
 	if d.Subformat != "" {
 		name += " " + d.Subformat
 	}
-	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(d.Moved),
+	t.Para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, d.movedText("a copy with nothing moved"),
 		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	t.moved(d, "  ")
 	if r.Command != "convert" && slices.ContainsFunc(d.Findings,
@@ -326,11 +334,15 @@ func Seconds(n float64) string {
 	return time.Duration(n * float64(time.Second)).Round(time.Second).String()
 }
 
-func movedText(n int) string {
-	if n == 0 {
-		return "a copy with nothing moved"
+// movedText describes the changes. none stands for a plan without moves.
+func (c Changes) movedText(none string) string {
+	if c.Moved > 0 {
+		none = units.Counted(c.Moved, "partition") + " moved"
 	}
-	return units.Counted(n, "partition") + " moved"
+	if c.ToSectors > 0 {
+		none += fmt.Sprintf(", the partition table in sectors of %d bytes", c.ToSectors)
+	}
+	return none
 }
 
 // Verify prints whether a copy is correct.
@@ -388,16 +400,16 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 		t.Para(0, "The copy was changed after it was made, is a copy of another SOURCE, or was made by another "+
 			"version of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify "+
 			"with the same version and options.")
-	case r.Moved == 0 && len(r.Patches) == 0:
+	case r.same():
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest),
 			Safe(r.Source), outside)
 	default:
-		what := movedText(r.Moved)
-		if r.Moved == 0 {
-			what = "nothing moved"
+		differ := acting(len(r.Patches), "listed field", "differ")
+		if r.ToSectors > 0 {
+			differ = "the table differs"
 		}
-		t.Para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source), what,
-			acting(len(r.Patches), "listed field", "differ"), outside)
+		t.Para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source),
+			r.movedText("nothing moved"), differ, outside)
 		if t.Verbose {
 			t.patches(r.Patches)
 		}

@@ -268,6 +268,7 @@ type Changes struct {
 
 	GapMoves  []GapMove          `json:"gap_moves,omitempty"`
 	FreeSpace []freespace.Volume `json:"free_space,omitempty"` // with --skip-free
+	ToSectors int64              `json:"to_sector_size_bytes,omitempty"`
 
 	sector int64 // bytes of an LBA of the table
 }
@@ -481,7 +482,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 func NewChanges(p *plan.Plan) Changes {
 	c := Changes{
 		sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{},
-		Patches: []Patch{},
+		Patches: []Patch{}, ToSectors: p.Sectors,
 	}
 	if p.Unused != nil {
 		c.FreeSpace = p.Unused.Volumes

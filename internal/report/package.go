@@ -165,7 +165,7 @@ func (t *Text) alignPackage(r *Align) {
 func (t *Text) packageDisk(member string, d *AlignedDisk) {
 	what := "copied as it is"
 	if d.Moved > 0 {
-		what = movedText(d.Moved)
+		what = d.movedText("")
 	}
 	if d.NewSize > d.OldSize {
 		what += fmt.Sprintf(", grown by %s to %s", units.Format(d.NewSize-d.OldSize), units.Format(d.NewSize))

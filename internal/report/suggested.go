@@ -164,7 +164,7 @@ func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 // Serve prints the address of a served disk, and how to read it.
 func (t *Text) Serve(r *Serve) {
 	t.notes(r.Findings)
-	what := movedText(r.Moved)
+	what := r.movedText("a copy with nothing moved")
 	if r.AsIs {
 		what = "as it is"
 	}

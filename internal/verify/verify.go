@@ -15,6 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // ErrDifferent marks a copy that differs from the expected result.
@@ -159,6 +161,42 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 		}
 	}
 	return sameRefs(p, before, after)
+}
+
+// InSectors checks the layout of a disk whose table counts sectors of n bytes instead of others: each partition has its
+// place, flags and volume, and ends with a whole sector. Extended partitions begin with their boot records. patches are
+// the changes, which must leave all partitions unchanged, except for the reserved sectors of a FAT that counts other
+// sectors too.
+func InSectors(before, after *layout.Layout, patches []disk.Patch, n int64) error {
+	if len(before.Partitions) != len(after.Partitions) {
+		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))
+	}
+	for i, was := range before.Partitions {
+		is, want := after.Partitions[i], was.Range
+		want.Len = units.AlignUp(want.End(), n) - want.Off
+		if was.Kind == table.Extended && is.Off > was.Off-n && is.Off < was.Off+n {
+			want = disk.Range{Off: is.Off, Len: want.End() - is.Off}
+		}
+		fat := was.Volume.Boot != nil && is.Volume.Boot != nil && was.Volume.Boot.SectorSize != is.Volume.Boot.SectorSize
+		if is.Len != was.Len || fat {
+			volume := *is.Volume // its size may be the partition's
+			volume.Size, is.Volume = was.Volume.Size, &volume
+		}
+		if err := samePartition(was, is, want); err != nil {
+			return err
+		}
+		kept := was.Range
+		if fat { // its reserved sectors change
+			kept.Off, kept.Len = kept.Off+was.Volume.DataStart, kept.Len-was.Volume.DataStart
+		}
+		for _, x := range patches {
+			if was.Kind != table.Extended && x.Range().Overlaps(kept) {
+				return fmt.Errorf("%w: the new table would change bytes %d to %d of partition %d", ErrDifferent,
+					x.Off, x.Range().End()-1, was.Number)
+			}
+		}
+	}
+	return nil
 }
 
 func samePartition(was, is boot.Partition, want disk.Range) error {
