@@ -249,7 +249,8 @@ func (img *Image) HoldsSectors(format string, n int64) error {
 	return &ondisk.Refusal{
 		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and the format %s cannot "+
 			"record that: a guest would not find its partitions", n, format),
-		Remedy: fmt.Sprintf("write it with %s; for a raw image, set the sector size in the machine (QEMU: "+
+		Remedy: fmt.Sprintf("for a machine with sectors of 512 bytes, add --to-sector-size 512, which rewrites the "+
+			"table; or write it with %s; for a raw image, set the sector size in the machine (QEMU: "+
 			"logical_block_size=%d)", to, n),
 	}
 }

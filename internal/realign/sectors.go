@@ -133,7 +133,8 @@ func (s *Source) shownBy() string {
 // stateSectors describes how to set the sector size of a disk in a machine.
 func stateSectors(n int64) string {
 	return fmt.Sprintf("state the size where the disk is attached (QEMU: logical_block_size=%d), or have a VHDX "+
-		"state it (trueup convert --to vhdx)", n)
+		"state it (trueup convert --to vhdx); for a machine with sectors of 512 bytes: trueup align "+
+		"--to-sector-size 512", n)
 }
 
 // resizes reports whether a copy with a goal has another sector size than the disk.
@@ -144,6 +145,9 @@ func (s *Source) resizes(g Goal) bool { return g.Sectors != 0 && g.Sectors != s.
 func (s *Source) planSectors(p *plan.Plan, g Goal, size func(int64) int64) error {
 	if !s.resizes(g) {
 		return nil
+	}
+	if err := s.malformed(); err != nil { // a plain copy keeps a damaged table
+		return fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	s.count(p, g.Sectors)
 	if size != nil {

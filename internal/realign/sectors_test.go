@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math/rand"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // sized returns a raw disk whose table has sectors of a size. Its only partition begins at LBA 63 and is a FAT with
@@ -389,4 +391,172 @@ func TestMachineAfterAMoveInPlace(t *testing.T) {
 		}
 		require.Empty(t, imagetest.Codes(open(t, source).Image.Issues, ondisk.Warn))
 	}
+}
+
+// fdisked makes a disk whose table fdisk writes in sectors of a size, from lines of an sfdisk script.
+func fdisked(t *testing.T, raw, label string, sector, size int64, lines []string) {
+	t.Helper()
+	disktest.MakeBlank(t, raw, size)
+	script := filepath.Join(t.TempDir(), "script")
+	text := fmt.Sprintf("label: %s\nunit: sectors\nsector-size: %d\n%s\n", label, sector, strings.Join(lines, "\n"))
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o600))
+	disktest.RunInput(t, "I\n"+script+"\nw\n", "fdisk", "--sector-size", fmt.Sprint(sector), "--wipe", "never", raw)
+}
+
+// listed returns the partitions that fdisk reads in sectors of a size: start and length in bytes.
+func listed(t *testing.T, raw string, sector int64) (out [][2]int64) {
+	t.Helper()
+	text := disktest.Run(t, "fdisk", "--sector-size", fmt.Sprint(sector), "-l", "-o", "Start,Sectors,Type", raw)
+	for _, m := range regexp.MustCompile(`(?m)^ *(\d+) +(\d+) (.*)$`).FindAllStringSubmatch(text, -1) {
+		start, _ := strconv.ParseInt(m[1], 10, 64)
+		n, _ := strconv.ParseInt(m[2], 10, 64)
+		if start > 0 && n > 0 && !strings.HasPrefix(m[3], "Extended") {
+			out = append(out, [2]int64{start * sector, n * sector})
+		}
+	}
+	return out
+}
+
+// randomDisk makes a disk with partitions at random places, and data at both ends of each. Without whole, they start and
+// end anywhere in sectors of 512 bytes.
+func randomDisk(t *testing.T, r *rand.Rand, label string, sector int64, whole bool) string {
+	t.Helper()
+	step := int64(1)
+	if whole {
+		step = 4096 / sector
+	}
+	var lines []string
+	at := 2 << 20 / sector
+	add := func(options string) {
+		at += step * r.Int63n(200)
+		n := step * (8 + r.Int63n(300))
+		lines = append(lines, fmt.Sprintf("start=%d, size=%d%s", at, n, options))
+		at += n
+	}
+	for range 1 + r.Intn(3) {
+		add("")
+	}
+	if label == "dos" && r.Intn(2) == 0 {
+		first := at + step*r.Int63n(100)
+		lines, at = append(lines, ""), first
+		box := len(lines) - 1
+		for range 1 + r.Intn(3) {
+			at += step * (1 + r.Int63n(3)) // room for the boot record
+			add("")
+		}
+		lines[box] = fmt.Sprintf("start=%d, size=%d, type=5", first, at+step*r.Int63n(9)-first)
+	}
+	raw := filepath.Join(t.TempDir(), "random.raw")
+	fdisked(t, raw, label, sector, 64<<20, lines)
+	f, err := os.OpenFile(raw, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	for _, p := range listed(t, raw, sector) {
+		for _, off := range []int64{p[0], p[0] + p[1] - 512} {
+			noise := make([]byte, 512)
+			r.Read(noise)
+			_, err := f.WriteAt(noise, off)
+			require.NoError(t, err)
+		}
+	}
+	return raw
+}
+
+// resectored writes the disk in sectors of another size to a file, or returns the refusal.
+func resectored(t *testing.T, raw string, sector int64, g Goal) (dest string, err error) {
+	t.Helper()
+	s, err := Open(raw, Reading{SectorSize: sector})
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	p, err := s.PlanAmong(nil, g, nil)
+	if err == nil {
+		err = Acceptable(p, g)
+	}
+	if err != nil {
+		return "", err
+	}
+	dest = filepath.Join(t.TempDir(), "dest.raw")
+	_, err = (&Job{Jobs: 1, Full: true, Dest: dest}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
+	if err != nil {
+		return "", err
+	}
+	d, err := Open(dest, Reading{SectorSize: g.Sectors})
+	require.NoError(t, err)
+	defer d.Close()
+	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, d, nil)
+	require.NoError(t, err)
+	require.Empty(t, diffs)
+	return dest, nil
+}
+
+// Random disks keep the bytes of their partitions in sectors of the other size, and have their old bytes after the way
+// back. fdisk makes and reads the tables.
+func TestRandomDisksInBothSectorSizes(t *testing.T) {
+	for i := range disktest.Sample(150) {
+		r := rand.New(rand.NewSource(int64(i))) //nolint:gosec // a test
+		label, sector, whole := []string{"gpt", "dos"}[r.Intn(2)], []int64{512, 4096}[r.Intn(2)], r.Intn(3) > 0
+		t.Run(fmt.Sprintf("%d: %s of %d", i, label, sector), func(t *testing.T) {
+			raw := randomDisk(t, r, label, sector, whole || sector == 4096)
+			was, other := listed(t, raw, sector), 512+4096-sector
+			g := Goal{Copy: whole || sector == 4096, Sectors: other}
+			dest, err := resectored(t, raw, sector, g)
+			require.NoError(t, err)
+			is := listed(t, dest, other)
+			require.Len(t, is, len(was))
+			before, after := disktest.ReadFile(t, raw), disktest.ReadFile(t, dest)
+			for k, p := range was {
+				require.Equal(t, units.AlignUp(p[1], other), is[k][1])
+				require.True(t, g.Copy && is[k][0] == p[0] || !g.Copy && is[k][0]%(64<<10) == 0)
+				require.True(t, bytes.Equal(before[p[0]:p[0]+p[1]], after[is[k][0]:is[k][0]+p[1]]), "partition %d", k)
+			}
+			if g.Copy {
+				back, err := resectored(t, dest, other, Goal{Copy: true, Sectors: sector})
+				require.NoError(t, err)
+				extended := slices.Contains([]byte{before[450], before[466], before[482], before[498]}, 5)
+				if sector == 512 && extended {
+					require.Equal(t, was, listed(t, back, sector)) // boot records stay on whole sectors
+					return
+				}
+				require.True(t, bytes.Equal(before, disktest.ReadFile(t, back)), "the way back")
+			}
+		})
+	}
+}
+
+// A disk with a damaged table is refused, or its copy in other sectors has the partitions that fdisk reads in it.
+func TestMutantsInBothSectorSizes(t *testing.T) {
+	copied := 0
+	for i := range disktest.Sample(500) {
+		label, sector := []string{"gpt", "dos"}[i%2], []int64{512, 4096}[i/2%2]
+		t.Run(fmt.Sprintf("%d: %s of %d", i, label, sector), func(t *testing.T) {
+			r := rand.New(rand.NewSource(int64(i))) //nolint:gosec // a test
+			raw := randomDisk(t, r, label, sector, true)
+			f, err := os.OpenFile(raw, os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer f.Close()
+			const end = 64 << 20
+			places := []int64{446, 446, sector, 2 * sector, end - sector, end - sector - 16384}
+			for _, p := range listed(t, raw, sector) {
+				places = append(places, p[0]-4096+446)
+			}
+			var b [1]byte
+			for range 1 + r.Intn(2) {
+				at := places[r.Intn(len(places))] + r.Int63n(64)
+				_, err := f.ReadAt(b[:], at)
+				require.NoError(t, err)
+				b[0] ^= byte(1 << r.Intn(8))
+				_, err = f.WriteAt(b[:], at)
+				require.NoError(t, err)
+			}
+			other := 512 + 4096 - sector
+			dest, err := resectored(t, raw, sector, Goal{Copy: true, Sectors: other, RepairTable: r.Intn(2) == 0})
+			if err == nil {
+				copied++
+				require.Equal(t, listed(t, raw, sector), listed(t, dest, other))
+			}
+		})
+	}
+	require.NotZero(t, copied)
 }

@@ -34,6 +34,9 @@ func (t *Table) InSectors(d disk.Disk, n int64, g Geometry) ([]disk.Patch, error
 	if err != nil {
 		return nil, err
 	}
+	if t.explained(common[0]) >= t.explained(g) { // the ends of small partitions also fit smaller geometries
+		g = common[0]
+	}
 	r := resized{Table: t, d: d, n: n, geometry: g}
 	r.replace(disk.Range{Len: units.SectorSize}, 0, first)
 	if t.Scheme == GPT {

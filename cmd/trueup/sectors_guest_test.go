@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// sectorVolume is a volume, and whether Linux mounts it on a disk with sectors of 4096 bytes. The sources of the rows are
+// in docs/dev/decisions/sector-sizes.md; the test asks a Linux guest.
+type sectorVolume struct {
+	name   string
+	mebis  int64
+	make   []string // command and options; the volume follows
+	mounts bool
+}
+
+var sectorVolumes = []sectorVolume{
+	{"ext4 of 4096", 40, []string{"mke2fs", "-q", "-t", "ext4", "-b", "4096"}, true},
+	{"FAT32 of 512, clusters of 4096", 300, []string{"mkfs.fat", "-F", "32", "-s", "8"}, true}, // its BPB is rewritten
+	{"FAT16 of 512, clusters of 8192", 100, []string{"mkfs.fat", "-F", "16", "-s", "16"}, true},
+	{"XFS of 4096", 320, []string{"mkfs.xfs", "-qf", "-s", "size=4096"}, true},
+	{"btrfs", 120, []string{"mkfs.btrfs", "-q", "-f"}, true},
+	{"ext4 of 1024", 40, []string{"mke2fs", "-q", "-t", "ext4", "-b", "1024"}, false},
+	{"ext2 of 2048", 40, []string{"mke2fs", "-q", "-t", "ext2", "-b", "2048"}, false},
+	{"XFS of 512", 320, []string{"mkfs.xfs", "-qf", "-s", "size=512"}, false},
+	{"FAT16 of 512, clusters of 2048", 40, []string{"mkfs.fat", "-F", "16", "-s", "4"}, false},
+	{"FAT16 of 512, an odd FAT", 40, []string{"mkfs.fat", "-F", "16", "-s", "8", "-a", "-R", "3"}, false},
+	{"ISO 9660", 1, []string{"xorriso", "-as", "mkisofs", "-quiet", "/etc/hostname", "-o"}, false},
+}
+
+// sectorDisk makes a GPT with volumes. Sectors of 512 bytes are those of a table by sfdisk, 4096 those of fdisk.
+func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
+	t.Helper()
+	raw, size, at := filepath.Join(t.TempDir(), "disk.raw"), int64(2), int64(1)
+	script := fmt.Sprintf("label: gpt\nunit: sectors\nsector-size: %d\n", sector)
+	for _, v := range volumes {
+		size += v.mebis
+		script += fmt.Sprintf("start=%d, size=%d\n", (size-1-v.mebis)<<20/sector, v.mebis<<20/sector)
+	}
+	disktest.MakeBlank(t, raw, size<<20)
+	table := hostFile(t, script)
+	disktest.RunInput(t, "I\n"+table+"\nw\n", "fdisk", "--sector-size", decimal(sector), "--wipe", "never", raw)
+	for _, v := range volumes {
+		part := filepath.Join(t.TempDir(), "part")
+		disktest.MakeBlank(t, part, v.mebis<<20)
+		disktest.Run(t, v.make[0], append(v.make[1:len(v.make):len(v.make)], part)...)
+		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=1M", "seek="+decimal(at), "conv=sparse,notrunc", "status=none")
+		at += v.mebis
+	}
+	return raw
+}
+
+// mountedIn returns which partitions of a disk Linux mounts, in order, if the disk has sectors of a size.
+func mountedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
+	t.Helper()
+	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw, sector)
+	for i := range partitions {
+		script += fmt.Sprintf("-mount-ro /dev/sda%d /\n-statvfs /\n-umount-all\necho =\n", i+1)
+	}
+	all := strings.Split(startGuestfish(t, "guestfish", script), "=\n")
+	require.Len(t, all, partitions+1)
+	require.Contains(t, all[0], decimal(sector)+"\n", "the sector size of the disk in the guest")
+	for _, one := range all[:partitions] {
+		out = append(out, strings.Contains(one, "bsize: "))
+	}
+	return out
+}
+
+// A volume that Linux mounts on sectors of 4096 bytes is copied onto such, and back, and mounts there; any other one is
+// refused, and Linux does not mount it there.
+func TestVolumesInOtherSectors(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	var sound, others []sectorVolume
+	for _, v := range sectorVolumes {
+		if v.mounts {
+			sound = append(sound, v)
+			continue
+		}
+		others = append(others, v)
+		r := trueup(t, "plan", "--to-sector-size", "4096", sectorDisk(t, 512, []sectorVolume{v}))
+		require.Equal(t, 4, r.code, "%s: %s%s", v.name, r.stdout, r.stderr)
+		require.Contains(t, r.stdout, "the disk has sectors of 4096 bytes", v.name)
+	}
+	source, dir := sectorDisk(t, 512, sound), t.TempDir()
+	large, back := filepath.Join(dir, "4096.raw"), filepath.Join(dir, "512.raw")
+	for _, args := range [][]string{
+		{"align", "--to-sector-size", "4096", source, large},
+		{"verify", source, large},
+		{"align", "--to-sector-size", "512", large, back},
+		{"verify", large, back},
+	} {
+		r := trueup(t, args...)
+		require.Equal(t, 0, r.code, "%v: %s%s", args, r.stdout, r.stderr)
+	}
+	for raw, sector := range map[string]int64{large: 4096, back: 512} {
+		for i, mounted := range mountedIn(t, raw, sector, len(sound)) {
+			require.True(t, mounted, "%s on sectors of %d bytes", sound[i].name, sector)
+		}
+	}
+	for i, mounted := range mountedIn(t, sectorDisk(t, 4096, others), 4096, len(others)) {
+		require.False(t, mounted, "%s on sectors of 4096 bytes", others[i].name)
+	}
+}
+
+// Firmware boots a disk from sectors of 4096 bytes, the copy onto 512, and the copy of that onto 4096 again. The loader
+// is on a FAT32 whose BPB the last copy rewrites.
+func TestUEFIBootsInOtherSectors(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
+	esp := sectorVolume{"ESP", 300, []string{"mkfs.fat", "-F", "32", "-s", "8"}, true}
+	source := sectorDisk(t, 512, []sectorVolume{esp})
+	disktest.Run(t, "sgdisk", "-t", "1:ef00", source)
+	part := source + "@@1M"
+	for _, folder := range []string{"::/EFI", "::/EFI/BOOT"} {
+		disktest.Run(t, "mmd", "-i", part, folder)
+	}
+	disktest.Run(t, "mcopy", "-i", part, efiProgram(t), "::/EFI/BOOT/BOOTX64.EFI")
+	for _, sector := range []string{"512", "4096", "512", "4096"} {
+		dest := filepath.Join(t.TempDir(), sector+".raw")
+		r := trueup(t, "align", "--to-sector-size", sector, source, dest)
+		require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+		source = dest
+		if !disktest.Exhaustive && sector == "512" {
+			continue
+		}
+		pc{
+			image: dest, memory: 256, nvram: firmwareMemory(t),
+			disk: ",logical_block_size=" + sector + ",physical_block_size=4096",
+		}.watch(t, anyOf(booted))
+	}
+}
