@@ -61,7 +61,7 @@ var pagesOfMachines = []string{"boot.md", "fleet.md"}
 
 // programs matches programs in examples, other than trueup and utilities of every system.
 var programs = regexp.MustCompile(
-	`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sgdisk|fio)\b`)
+	`\b(qemu-img|qemu-io|qemu-nbd|nbdcopy|nbdkit|guestfish|jq|xz|zstd|duckdb|sfdisk|sgdisk|fio)\b`)
 
 // machines matches the parts of an output that differ between runs: times, rates, and bytes that a scan reads of its
 // own folder.
