@@ -71,7 +71,15 @@ func (s *Source) sectors(g Goal) (out []ondisk.Issue) {
 		})
 	}
 	switch {
-	case !gpt || ordered == n || s.resizes(g):
+	case s.resizes(g):
+	case stated == n && n != 512 && s.Layout.Table != nil:
+		out = append(out, ondisk.Issue{
+			Code: codeSectors, Effect: ondisk.Note,
+			Text: fmt.Sprintf("the partition table uses sectors of %d bytes, as the %s states: a machine with other "+
+				"sectors finds no partition", n, s.shownBy()),
+			Remedy: "for a machine with sectors of 512 bytes: trueup align --to-sector-size 512",
+		})
+	case !gpt || ordered == n:
 	case stated != 0 && stated != n:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Warn,
