@@ -1,17 +1,210 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/sys"
 )
+
+// InterruptError ends a run after a signal.
+type InterruptError struct {
+	signal os.Signal
+	text   string
+}
+
+func (i InterruptError) Error() string { return i.text }
+
+// Exit returns the shell's exit code for a program ended by the signal.
+func (i InterruptError) Exit() int { return sys.ExitCode(i.signal) }
+
+// Saying returns the interrupt with another message.
+func (i InterruptError) Saying(text string) InterruptError {
+	i.text = text
+	return i
+}
+
+// InterruptOf returns the interrupt that cancelled a context.
+func InterruptOf(ctx context.Context) InterruptError {
+	if i, ok := errors.AsType[InterruptError](context.Cause(ctx)); ok {
+		return i
+	}
+	return InterruptError{signal: sys.Interrupt, text: interruptedText("")}
+}
+
+// interruptedText returns the effect of an interrupt on the result of a command.
+func interruptedText(command string) string {
+	switch command {
+	case "align", "convert", "replace", "view", "offset":
+		return "interrupted; no copy was made, and the source is unchanged"
+	case "move":
+		return "interrupted; nothing was moved, and the disk is unchanged"
+	case "bench":
+		return "interrupted; no result, and the scratch file is removed"
+	}
+	return "interrupted; no result"
+}
+
+// endSignals returns the signals that end a run, except ignored ones, such as under nohup.
+func endSignals() []os.Signal {
+	return slices.DeleteFunc(sys.EndSignals(), signal.Ignored)
+}
+
+// Receive returns a context that the first signal cancels. Signals are received until the program ends: a signal after
+// DEST has its name must not turn success into failure.
+func (c *Base) Receive(command string) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	got := make(chan os.Signal, 1)
+	signals := endSignals()
+	signal.Notify(got, signals...)
+	go func() {
+		i := InterruptError{signal: <-got, text: interruptedText(command)}
+		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any time
+		if !c.Ending.Interrupted(os.Stderr) {
+			code := Finish(i, &Base{Asked: c.Asked}, command, os.Stdout, os.Stderr)
+			_ = c.Log.end(i, code, nil) // the run has ended without a report
+			os.Exit(code)
+		}
+		cancel(i)
+	}()
+	return ctx
+}
+
+// ending decides whether an interrupt ends the program at once, or the run ends itself.
+type ending struct {
+	mu   sync.Mutex
+	held bool
+	does string    // action on interrupt; "" prints no message
+	bar  io.Writer // writes above the progress bar on a terminal
+}
+
+// Hold makes the run end itself from now on: it watches its context. does is its action on an interrupt, for a message.
+func (e *ending) Hold(does string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.held, e.does = true, does
+}
+
+// Above redirects messages above a progress bar. nil means that the bar has ended.
+func (e *ending) Above(bar io.Writer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.bar = bar
+}
+
+// Interrupted reports whether the run ends itself, and prints its action. If it returns false, it keeps the lock, so
+// that nothing else begins or prints.
+func (e *ending) Interrupted(stderr io.Writer) bool {
+	e.mu.Lock()
+	if !e.held {
+		return false
+	}
+	defer e.mu.Unlock()
+	if e.does == "" {
+		return true
+	}
+	e.print(stderr, "interrupted: "+e.does+"; interrupt again to end at once")
+	return true
+}
+
+// Say prints a message, above a progress bar if there is one.
+func (e *ending) Say(stderr io.Writer, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.print(stderr, text)
+}
+
+func (e *ending) print(stderr io.Writer, text string) {
+	line := "trueup: " + text + "\n"
+	if e.bar != nil {
+		if _, err := io.WriteString(e.bar, "\r"+line); err == nil { // the terminal's ^C has shifted the line
+			return // otherwise the bar has ended
+		}
+	}
+	_, _ = io.WriteString(stderr, line) // nowhere else to report an error
+}
+
+// AbortOnCrash makes fatal runtime errors, panics in goroutines and SIGQUIT end with SIGABRT. Their usual exit status 2
+// is a verdict here. It disables core files, because they would contain parts of the image.
+func AbortOnCrash() {
+	debug.SetTraceback("crash")
+	sys.NoCore()
+}
+
+// textWidth is the maximum width of text, and its width without a terminal, in characters.
+const textWidth = 100
+
+// Width returns the width of the terminal, limited to a readable range.
+func Width(w io.Writer) int {
+	if n := columns(w); n > 0 {
+		return min(max(n, 40), textWidth)
+	}
+	return textWidth
+}
+
+// columns returns the width of the terminal, or 0 for other writers.
+func columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	n, _ := sys.Columns(f)
+	return n
+}
+
+// blockCharacters reports whether w is a terminal with a UTF-8 locale, which can show them. Spec: POSIX, "Environment
+// Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
+func blockCharacters(w io.Writer) bool {
+	if !Terminal(w) {
+		return false
+	}
+	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
+	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+}
+
+// Layout returns the text layout for the terminal, or for the file of --out.
+func (c *Base) Layout(stdout io.Writer) *report.Text {
+	if c.Out != "" {
+		return &report.Text{Verbose: c.Verbose, Width: textWidth}
+	}
+	return &report.Text{
+		Verbose: c.Verbose, Width: Width(stdout), Color: c.color(stdout), Columns: columns(stdout),
+		Unicode: blockCharacters(stdout),
+	}
+}
+
+// color reports whether output to w is coloured: by the flags, otherwise on a terminal without NO_COLOR. Spec:
+// no-color.org.
+func (c *Base) color(w io.Writer) bool {
+	if c.NoColor || c.Color != "auto" {
+		return !c.NoColor && c.Color == "always"
+	}
+	return os.Getenv("NO_COLOR") == "" && Terminal(w)
+}
+
+// Terminal reports whether w is a terminal with cursor control.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	_, terminal := sys.Columns(f)
+	return terminal
+}
 
 // Exit codes besides align.Verdict, which defines 0, 2 and 3.
 const (

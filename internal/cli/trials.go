@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/trial"
+)
+
+type benchFlags struct {
+	*Base
+	bench.Options
+}
+
+// newBench returns the command bench.
+func newBench(c *Base) *cobra.Command {
+	f := benchFlags{Base: c, Options: bench.Options{
+		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Runtime: bench.DefaultRuntime,
+		Rounds: bench.DefaultRounds, Now: time.Now,
+	}}
+	cmd := &cobra.Command{
+		Use:               "bench DIR",
+		Short:             "Measure what misalignment costs on a storage",
+		Args:              Arguments("DIR"),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.Folder = args[0]
+			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)
+		},
+	}
+	addFlags(cmd,
+		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "runtime", &f.Runtime,
+		"rounds", &f.Rounds, "buffered", &f.Buffered,
+	)
+	f.addProgress(cmd)
+	return cmd
+}
+
+func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
+	if err := errors.Join(f.Base.Check(), f.Options.Check()); err != nil {
+		return err
+	}
+	f.Ending.Hold("ending fio; the scratch file goes with it")
+	if !f.Quiet {
+		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
+	}
+	bar := progress.NewBench(f.progressTo(errOut))
+	f.Watch = bar
+	r, err := bench.Run(ctx, &f.Options)
+	bar.Stop()
+	if err != nil {
+		return err
+	}
+	b := &bench.Bench{Head: Head("bench"), Result: *r}
+	return f.Emit(out, b, b.Text)
+}
+
+type bootFlags struct {
+	*Base
+	Move
+	trial    trial.Pair
+	pictures string // folder for images
+}
+
+// newBoot returns the command boot.
+func newBoot(c *Base) *cobra.Command {
+	f := bootFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "boot SOURCE",
+		Short: "Boot a disk in QEMU, unchanged and aligned, and compare",
+		Args:  Arguments("SOURCE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+		},
+	}
+	f.Add(cmd)
+	addFlags(cmd, "offset", realign.Offset(&f.Offset))
+	f.addMachine(cmd)
+	f.addProgress(cmd)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)
+	return cmd
+}
+
+// addMachine adds the flags of the machine and its runs.
+func (f *bootFlags) addMachine(cmd *cobra.Command) {
+	t, m := &f.trial, &f.trial.Machine
+	m.Firmware, m.Bus, m.Accel, m.Memory = trial.Auto, trial.Auto, trial.Auto, trial.DefaultMemory
+	t.Seconds, t.Settle = int(trial.DefaultLimit.Seconds()), int(trial.DefaultSettle.Seconds())
+	addFlags(cmd,
+		"qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel, "memory", &m.Memory,
+		"seconds", &t.Seconds, "settle", &t.Settle,
+	)
+}
+
+func (f *bootFlags) checkFlags() error {
+	_, err := f.Options()
+	err = errors.Join(err, f.Check())
+	if err != nil || f.pictures == "" {
+		return err
+	}
+	err = os.Mkdir(f.pictures, 0o777)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %s exists; name a new folder", f.pictures)
+	case err != nil:
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+	}
+	return nil
+}
+
+func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {
+	if err := f.checkFlags(); err != nil {
+		return err
+	}
+	f.Ending.Hold("ending the guest")
+	t := &f.trial
+	t.Source, t.Machine.Clock = src, time.Now()
+	t.Reading = f.repeated("serve", append(asRead, "format", "require-sandbox")...)
+	t.Moving = f.repeated("serve", asMoved...)
+	t.Say = func(text string) {
+		if !f.Quiet {
+			f.Ending.Say(errOut, report.SafeMessage(text))
+		}
+	}
+	bar := progress.NewTrial(f.progressTo(errOut), "boot")
+	defer bar.Stop()
+	t.Begin = bar.Begin
+	if err := t.Run(ctx, errOut); err != nil {
+		_ = os.Remove(f.pictures) // empty or not requested
+		if _, named := errors.AsType[*self.Error](err); named {
+			return err // with the name, by the command run for the trial
+		}
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	bar.Stop()
+	r := t.Result(Head("boot"))
+	if f.pictures != "" {
+		err := r.Pictures(func(name string, png []byte) error {
+			return os.WriteFile(filepath.Join(f.pictures, name), png, ReportMode)
+		})
+		if err != nil {
+			return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+		}
+	}
+	if err := f.Emit(out, r, r.Text); err != nil {
+		return err
+	}
+	return ExitWith(r.ExitCode)
+}
+
+type judgeFlags struct {
+	*Base
+	Move  // reading SOURCE, and flags of verify
+	judge string
+}
+
+// newJudge returns the command judge.
+func newJudge(c *Base) *cobra.Command {
+	f := judgeFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "judge SOURCE DEST",
+		Short: "Check a finished copy with qemu-img and libguestfs",
+		Args:  Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+		},
+	}
+	f.judge = opinion.All
+	addReading(cmd, &f.Reading)
+	addFlags(cmd,
+		"with", &f.With, "boundary", &f.Boundary, "data-only", &f.DataOnly, "allow-unbootable", &f.AllowUnbootable,
+		"skip-free", &f.SkipFree, "flatten", &f.Flatten, "require-sandbox", &f.RequireSandbox, "by", &f.judge,
+	)
+	return cmd
+}
+
+func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, dest string) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	if _, err := f.Options(); err != nil {
+		return err
+	}
+	if realign.IsPackage(src) || realign.IsPackage(dest) {
+		return Usage("judge compares single disks, not packages: extract them, and name a disk of SOURCE and of DEST")
+	}
+	f.Ending.Hold("ending the judges")
+	if f.judge != opinion.QemuImg && !f.Quiet {
+		f.Ending.Say(errOut, "running the judges; libguestfs needs some minutes without KVM")
+	}
+	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
+		Source: src, Dest: dest, Judge: f.judge, Reading: f.repeated("serve", append(asRead, "format")...),
+		Proof: f.repeated("verify", asMoved...), Sandbox: f.repeated("serve", "require-sandbox"),
+	})
+	if err == nil {
+		err = rows.Err()
+	}
+	if err != nil {
+		if len(rows) > 0 {
+			err = fmt.Errorf("%s: %w", dest, err)
+		}
+		return err
+	}
+	r := opinion.NewJudge(Head("judge"), src, dest, rows)
+	if err := f.Emit(out, r, r.Text); err != nil {
+		return err
+	}
+	return ExitWith(r.ExitCode)
+}
