@@ -89,8 +89,8 @@ func Head(command string) report.Head {
 
 // Check refuses invalid values of common flags.
 func (c *Base) Check() error {
-	if !slices.Contains(outputs(), c.Output) {
-		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs()...), notTarget(c.Output))
+	if !slices.Contains(outputs, c.Output) {
+		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs...), notTarget(c.Output))
 	}
 	return c.ResolveOut()
 }

@@ -1,20 +1,30 @@
 package cli
 
 import (
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/trial"
 )
 
 // Move holds the flags of a plan: goal, other disks, and reading.
@@ -154,5 +164,191 @@ func (f *formatFlags) resolve(c *Base) (err error) {
 		c.Output = "json"
 	}
 	f.format = results.Formats[slices.Index(formats, c.Output)]
+	return nil
+}
+
+// flagRow describes a flag. The rows of flags.json define the flags of all commands, their completion, the groups of
+// the help, and the checks of contradicting flags. Rows that name a command precede rows for all commands.
+type flagRow struct {
+	Name, Short string
+	Of          string   // commands of the row, separated by spaces; "" means commands without their own row
+	Help        string   // argument name in backquotes; %s is replaced by the choices
+	Choices     []string // for shell completion
+	From        string   // key of choices, instead of Choices
+	Strict      bool     // the value must be one of the choices
+	Least, Most int      // range of an integer; Most 0 means no range, Least is at least 1
+	Single      bool     // the flag is valid for one argument only
+	Needs       *pair    // required other flag
+	Excludes    []pair   // contradicting flags
+}
+
+// pair is the other flag of a check, with the reason of the refusal. Or is a flag that is sufficient, too.
+type pair struct{ Flag, Why, Or string }
+
+// flagGroup holds the flags under a title of the help.
+type flagGroup struct {
+	Title string
+	Rows  []flagRow
+}
+
+//go:embed flags.json
+var flagsText []byte
+
+// flagGroups lists the flags of all commands in the order of the help.
+var flagGroups = sync.OnceValue(func() []flagGroup { return ondisk.Embedded[[]flagGroup](flagsText) })
+
+// choices maps the names in flags.json to functions that return the choices of a flag.
+var choices = map[string]func() []string{
+	"accelerators": oneOf(trial.Accels), "buses": trial.BusChoices, "firmwares": oneOf(trial.Firmwares),
+	"formats": results.FormatNames, "images": realign.Formats, "isolations": oneOf(scan.Isolations),
+	"judges": opinion.Judges, "levels": results.FailOns, "progress": oneOf(progress.Kinds),
+	"storages": align.StorageNames,
+	"targets": func() []string {
+		names, _ := realign.Targets()
+		return names
+	},
+}
+
+// oneOf returns a function that returns constant choices.
+func oneOf(choices []string) func() []string { return func() []string { return choices } }
+
+// outputs lists the formats of a result, but for scan and report.
+var outputs = []string{"text", "json"}
+
+// isOf reports whether the row applies to a command.
+func (r flagRow) isOf(command string) bool {
+	return r.Of == "" || slices.Contains(strings.Fields(r.Of), command)
+}
+
+// rowOf returns the row of a flag of a command. A missing row is a bug.
+func rowOf(command, name string) flagRow {
+	for _, g := range flagGroups() {
+		for _, r := range g.Rows {
+			if r.Name == name && r.isOf(command) {
+				if r.From != "" {
+					r.Choices = choices[r.From]()
+				}
+				return r
+			}
+		}
+	}
+	panic("no row for --" + name)
+}
+
+// addFlags adds flags of flagGroups to a command. Each name is followed by a pointer to its variable, which holds the
+// default. Flags of the root are flags of all commands.
+func addFlags(cmd *cobra.Command, namesAndVariables ...any) {
+	for pair := range slices.Chunk(namesAndVariables, 2) {
+		addFlag(cmd, pair[0].(string), pair[1]) //nolint:forcetypeassert // a wrong type is a bug
+	}
+}
+
+func addFlag(cmd *cobra.Command, name string, to any) {
+	r, f := rowOf(cmd.Name(), name), cmd.Flags()
+	if cmd.Name() == "trueup" {
+		f = cmd.PersistentFlags()
+	}
+	if r.Choices != nil {
+		r.Help = strings.Replace(r.Help, "%s", strings.Join(r.Choices, ", "), 1)
+	}
+	switch to := to.(type) {
+	case *bool:
+		f.BoolVarP(to, name, r.Short, *to, r.Help)
+	case *int:
+		f.IntVarP(to, name, r.Short, *to, r.Help)
+	case *[]int:
+		f.IntSliceVarP(to, name, r.Short, *to, r.Help)
+	case *string:
+		f.StringVarP(to, name, r.Short, *to, r.Help)
+	case *[]string:
+		f.StringArrayVarP(to, name, r.Short, *to, r.Help)
+	case *time.Duration:
+		f.DurationVarP(to, name, r.Short, *to, r.Help)
+	case pflag.Value:
+		f.VarP(to, name, r.Short, r.Help)
+	default:
+		panic(fmt.Sprintf("--%s has a variable of type %T", name, to))
+	}
+	if list := f.Lookup(name); list.DefValue == "[]" {
+		list.DefValue = "" // the help prints no default
+	}
+	if r.Choices != nil {
+		completeBy(cmd, name, cobra.FixedCompletions(r.Choices, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// checkFlags refuses invalid flag values and contradicting flags.
+func checkFlags(cmd *cobra.Command, args []string) (wrong error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if wrong == nil && given(cmd, f.Name) && f.Name != "help" {
+			wrong = rowOf(cmd.Name(), f.Name).check(cmd, f.Value.String(), args)
+		}
+	})
+	return wrong
+}
+
+// given reports whether a flag is on the command line with a value other than its default.
+func given(cmd *cobra.Command, name string) bool {
+	f := cmd.Flags().Lookup(name)
+	return f != nil && f.Changed && f.Value.String() != f.DefValue
+}
+
+// Flags that a suggested command line repeats, in its order: for reading an image, and for the moves.
+var (
+	asRead  = []string{"sector-size", "offset", "allow-folder"}
+	asMoved = []string{
+		"boundary", "partition", "data-only", "allow-unbootable", "flatten", "skip-free", "repair-table", "with",
+		"to-sector-size",
+	}
+)
+
+// repeated returns the named flags of the command line with their values, if another command has them too.
+func (c *Base) repeated(command string, names ...string) (words []string) {
+	other := commandOf(c.line.Root(), []string{command})
+	for _, name := range names {
+		is := given(c.line, name)
+		if name == "spool" { // it has a default beside DEST, and is needed for packed images only
+			is = c.unpacked
+		}
+		if !is || other.Flags().Lookup(name) == nil {
+			continue
+		}
+		value, argued := c.line.Flags().Lookup(name).Value.(notEmpty)
+		if !argued {
+			words = append(words, "--"+name)
+			continue
+		}
+		all := []string{value.String()}
+		if list, ok := value.Value.(pflag.SliceValue); ok {
+			all = list.GetSlice()
+		}
+		for _, one := range all {
+			words = append(words, "--"+name, realign.Shown(one))
+		}
+	}
+	return words
+}
+
+// check checks a flag against its value, the arguments and the other flags.
+func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
+	if r.Strict && !slices.Contains(r.Choices, value) {
+		return ondisk.NoChoice("--"+r.Name, value, r.Choices...)
+	}
+	if n, err := strconv.Atoi(value); err == nil && r.Most > 0 && (n < max(1, r.Least) || n > r.Most) {
+		return Usage("--%s %d: must be %d to %d", r.Name, n, max(1, r.Least), r.Most)
+	}
+	if r.Single && len(args) > 1 && strings.HasSuffix(cmd.Use, "...") {
+		name := strings.TrimSuffix(strings.Fields(cmd.Use)[1], "...")
+		return Usage("--%s is for 1 %s, %d given; give one", r.Name, name, len(args))
+	}
+	if r.Needs != nil && !given(cmd, r.Needs.Flag) && !given(cmd, r.Needs.Or) {
+		name, _ := pflag.UnquoteUsage(cmd.Flags().Lookup(r.Needs.Flag))
+		return Usage("--%s needs --%s %s, %s", r.Name, r.Needs.Flag, name, r.Needs.Why)
+	}
+	for _, x := range r.Excludes {
+		if given(cmd, x.Flag) {
+			return Usage("--%s and --%s exclude each other: %s; leave out one of them", r.Name, x.Flag, x.Why)
+		}
+	}
 	return nil
 }

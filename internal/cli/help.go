@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,55 +20,17 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// exits lists the exit codes with the commands that use them. No commands means all.
-var exits = []struct {
-	code, text string
-	of         []string
-}{
-	{
-		"0", "done; every inspected disk is aligned, blank or without partitions",
-		[]string{"trueup", "inspect", "scan", "report"},
-	},
-	{"0", "done; DEST is complete and verified", []string{"align", "convert", "view", "offset"}},
-	{"0", "done", []string{"plan", "bench", "version", "replace", "move", "undo", "resume", "finish"}},
-	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
-	{"0", "both disks reach the same state, which is no known failure", []string{"boot"}},
-	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
-	{"0", "all judges agree", []string{"judge"}},
-	{"0", "DEST needs SOURCE no more, and is proved", []string{"handover"}},
-	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
-	{
-		"", "inspect, scan, report: the content of a disk is unknown (see --allow-unknown)",
-		[]string{"trueup", "inspect", "scan", "report"},
-	},
-	{"", "scan, report: no image was judged (see --allow-empty)", []string{"trueup", "scan", "report"}},
-	{"", "boot: neither disk booted, or time ran out: no verdict", []string{"trueup", "boot"}},
-	{"", "judge: a program is missing or failed, or no judge has a result", []string{"trueup", "judge"}},
-	{
-		"2", "inspect, scan, report: data of a partition are on 4 KiB, but off --boundary",
-		[]string{"trueup", "inspect", "scan", "report"},
-	},
-	{"3", "inspect, scan, report: data of a partition are off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
-	{"4", "refused: the image cannot be read alone; the message has the remedy", []string{"inspect"}},
-	{
-		"4", "refused: the copy would not be safe; the message has the remedy",
-		[]string{
-			"trueup", "plan", "align", "replace", "move", "view", "offset", "serve", "handover", "boot", "convert",
-		},
-	},
-	{
-		"4", "refused: the command does not apply, or would lose data; the message has the remedy",
-		[]string{"undo", "resume", "finish"},
-	},
-	{
-		"5", "verify, judge, handover: a difference was found",
-		[]string{"trueup", "verify", "judge", "handover"},
-	},
-	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
-	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
-	{"64", "wrong usage", nil},
-	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
+// Exit is an exit code of a command with its meaning, a row of exits.json.
+type Exit struct {
+	Code, Text string
+	For        string   // commands in front of the text in the list of all commands
+	Of         []string // commands with the code; nil means all
 }
+
+var exits = sync.OnceValue(func() []Exit { return ondisk.Embedded[[]Exit](exitsText) })
+
+//go:embed exits.json
+var exitsText []byte
 
 // helpFiles holds the help text of each command with its examples, and shared texts.
 //
@@ -92,9 +55,6 @@ func helpText(name string) (text, examples string) {
 	return text, examples
 }
 
-// ofCommands matches the command names at the beginning of a text.
-var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify, judge, handover|judge|boot): `)
-
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80
 
@@ -107,11 +67,11 @@ const usualFlags = 6
 // grouped returns the flags of a command in the groups of the help, each in row order.
 func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 	own := cmd.LocalFlags()
-	for _, g := range flagGroups {
-		set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+	for _, g := range flagGroups() {
+		set := pflag.NewFlagSet(g.Title, pflag.ContinueOnError)
 		set.SortFlags = false
-		for _, r := range g.rows {
-			if f := own.Lookup(r.name); f != nil && r.isOf(cmd.Name()) && set.Lookup(r.name) == nil {
+		for _, r := range g.Rows {
+			if f := own.Lookup(r.Name); f != nil && r.isOf(cmd.Name()) && set.Lookup(r.Name) == nil {
 				set.AddFlag(f)
 			}
 		}
@@ -139,7 +99,7 @@ func help(cmd *cobra.Command, args []string) {
 	var rest strings.Builder
 	helpUse(&rest, cmd)
 	for i, set := range grouped(cmd) {
-		helpFlags(&rest, flagGroups[i].title, set, columns)
+		helpFlags(&rest, flagGroups()[i].Title, set, columns)
 	}
 	helpFlags(&rest, "Flags of all commands", cmd.InheritedFlags(), columns)
 	helpExits(&rest, cmd.Name(), columns)
@@ -213,20 +173,16 @@ func helpFlags(out io.Writer, title string, f *pflag.FlagSet, columns int) {
 	}
 }
 
-// Exit is an exit code of a command with its meaning.
-type Exit struct{ Code, Text string }
-
 // Exits returns the exit codes of a command. For "trueup" it returns the exit codes of all commands.
 func Exits(command string) (out []Exit) {
-	for _, e := range exits {
-		if e.of != nil && !slices.Contains(e.of, command) {
+	for _, e := range exits() {
+		if e.Of != nil && !slices.Contains(e.Of, command) {
 			continue
 		}
-		text := e.text
-		if command != "trueup" {
-			text = ofCommands.ReplaceAllString(text, "")
+		if command == "trueup" && e.For != "" {
+			e.Text = e.For + ": " + e.Text
 		}
-		out = append(out, Exit{e.code, text})
+		out = append(out, e)
 	}
 	return out
 }
@@ -313,78 +269,22 @@ func offerArguments(cmd *cobra.Command, args []string, begun string) (
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// habits maps each command to command names of other tools: qemu-img, fdisk, virt-resize and others.
-var habits = map[string][]string{
-	"inspect":  {"info", "check", "show", "list", "map"},
-	"align":    {"fix", "realign", "resize"},
-	"replace":  {"exchange", "swap"},
-	"convert":  {"copy", "clone"},
-	"plan":     {"dry-run", "preview"},
-	"verify":   {"compare", "diff"},
-	"handover": {"migrate", "live"},
-	"boot":     {"run", "start", "try"},
-	"judge":    {"opinion"},
-	"bench":    {"benchmark", "measure", "fio"},
-	"serve":    {"export", "nbd", "mount"},
-	"undo":     {"rollback", "restore", "revert"},
-	"resume":   {"continue"},
-	"finish":   {"commit", "cleanup"},
-	"version":  {"--version"},
+// habits holds the rows of habits.json.
+var habits = sync.OnceValue(func() words { return ondisk.Embedded[words](habitsText) })
+
+//go:embed habits.json
+var habitsText []byte
+
+// words are words that trueup does not have.
+type words struct {
+	// Commands maps each command to command names of other tools: qemu-img, fdisk, virt-resize and others.
+	Commands map[string][]string
+	// Flags maps flags of other tools to equivalents of trueup. The first entry that fits counts; one that begins with
+	// a flag fits only a command with that flag.
+	Flags map[string][]string
+	// Removed maps flags of earlier versions, some with their command, to their replacements.
+	Removed map[string]string
 }
-
-// flagHabits maps flags of other tools to equivalents of trueup. The first entry that fits counts; one that begins with
-// a flag fits only a command with that flag.
-var flagHabits = map[string][]string{
-	"dry-run":       {"trueup plan, which writes nothing"},
-	"n":             {"trueup plan, which writes nothing"},
-	"O":             {"--to", asJSON},
-	"output-format": {"--to", asJSON},
-	"f":             {"--format for the image format, or " + asJSON, asJSON},
-	"F":             {"--format for the image format, or " + asJSON, asJSON},
-	"format":        {asJSON},
-	"V":             {"--version"},
-	"y":             {"--force"},
-	"overwrite":     {"--force"},
-	"threads":       {"--jobs"},
-	"silent":        {"--quiet"},
-}
-
-// removed maps flags of earlier versions, some with their command, to their replacements.
-var removed = map[string]string{
-	"after":          "append && COMMAND to the trueup command",
-	"catalog":        "use --since FILE, written by scan -o json; --out can name the same FILE",
-	"bench":          "use trueup inspect --bench FILE IMAGE... or trueup plan --bench FILE IMAGE",
-	"bench jobs":     fewLoads,
-	"boot-trial":     "put trueup boot SOURCE && before the command",
-	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
-	"device":         "name the block device as DEST",
-	"estimate":       "measure the read rate: pv IMAGE > /dev/null",
-	"fragmentation":  "trueup inspect --fragmentation IMAGE... counts the pieces of files",
-	"idle":           "put ionice -c 3 before trueup",
-	"in-place":       "use trueup move DISK",
-	"libvirt-xml":    definitions,
-	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
-	"log-format":     "--log is always JSON; print it as text with jq",
-	"quick":          "use --rounds 3 --runtime 1s, the shortest run that can show a difference",
-	"read-only":      "name a folder on that storage, for the scratch file: writes matter most",
-	"profiles":       "use --storage SIZE+OFFSET, such as 32K+63s",
-	"resumable":      "run the copy again; trueup resume is for replace and move only",
-	"replace":        "use trueup replace DISK",
-	"since":          "use trueup scan --since; for earlier sums, run report on the older FILEs",
-	"scan force":     "delete the edited script, and run again",
-	"title":          "put the title into a template: --template FILE",
-	"sizes":          fewLoads,
-	"second-opinion": "append && trueup judge SOURCE DEST to the command",
-	"view":           "use trueup view SOURCE DEST",
-	"vmx":            definitions,
-	"workload":       fewLoads,
-}
-
-// fewLoads replaces the removed flags for other kinds of I/O.
-const fewLoads = "the kinds of I/O are fixed; for others, run fio: --offset=63.5k --size=2g, then --offset=64k"
-
-// definitions replaces the removed flags for checks of machine definitions.
-const definitions = "copy the attach command from the result, or keep the names with trueup replace"
 
 // asJSON suggests the flag for the report format.
 const asJSON = "-o FORMAT, such as -o json"
@@ -394,7 +294,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	root.SuggestionsMinimumDistance = 2
 	hint := "see trueup --help"
 	near := root.SuggestionsFor(name)
-	for here, words := range habits {
+	for here, words := range habits().Commands {
 		if slices.Contains(words, name) {
 			near = []string{here} // overrides commands of similar spelling
 		}
@@ -416,7 +316,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		if unknown.GetSpecifiedShortnames() != "" {
 			flag = "-" + name
 		}
-		if instead := cmp.Or(removed[cmd.Name()+" "+name], removed[name]); instead != "" {
+		was := habits().Removed
+		if instead := cmp.Or(was[cmd.Name()+" "+name], was[name]); instead != "" {
 			flag += ", which was removed; " + instead
 		} else if near := cmp.Or(habitOf(cmd, name), nearFlag(cmd, name)); near != "" {
 			flag += "; did you mean " + near + "?"
@@ -443,7 +344,7 @@ func withHelp(text, help string) string {
 
 // habitOf returns the equivalent of another tool's flag, or "" if the command has none.
 func habitOf(cmd *cobra.Command, name string) string {
-	for _, habit := range flagHabits[name] {
+	for _, habit := range habits().Flags[name] {
 		flag, _, _ := strings.Cut(strings.TrimLeft(habit, "-"), " ")
 		if !strings.HasPrefix(habit, "-") || cmd.Flags().Lookup(flag) != nil || habit == asJSON {
 			return habit

@@ -166,7 +166,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 		newServe(c), newHandover(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
 		newJudge(c), newWorker())
 	for _, cmd := range append(root.Commands(), root) {
-		cmd.SuggestFor = habits[cmd.Name()]
+		cmd.SuggestFor = habits().Commands[cmd.Name()]
 		cmd.Long, cmd.Example = helpText(cmd.Name())
 	}
 	RefuseEmpty(root)
