@@ -121,7 +121,7 @@ func TestPaintedText(t *testing.T) {
 // Glyphs of known fonts are characters. Source: Linux lib/fonts/font_8x16.c; Lat15-Fixed16 of console-setup 1.221.
 func TestKnownFonts(t *testing.T) {
 	t.Parallel()
-	require.Len(t, characters, 2*('~'-'!'+1), "a glyph has two characters")
+	require.Len(t, characters(), 2*('~'-'!'+1), "a glyph has two characters")
 	for want, shapes := range map[rune][2][glyphHeight]byte{
 		'!': {{0, 0, 0x18, 0x3c, 0x3c, 0x3c, 0x18, 0x18, 0x18, 0, 0x18, 0x18}, {
 			0, 0, 0, 0, 0x08, 0x08, 0x08, 0x08,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"fmt"
 	"hash/crc32"
 	"image"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -316,50 +318,27 @@ func forgetTimes(rows [][]rune) {
 	}
 }
 
-// fonts lists console fonts as the CRC-32 of the 16 rows of each glyph from '!' to '~'. Sources: Linux
-// lib/fonts/font_8x16.c, its default; Lat15-Fixed16 of Debian's console-setup, the default of Debian and Ubuntu.
-var fonts = [2]['~' - '!' + 1]uint32{
-	{
-		0x24eac8db, 0x4d41fbdf, 0x6f627240, 0x5c072db6, 0xe3704c0d, 0x60e4d277, 0xa4e12f17, 0x55100be5, 0x84daf1c1,
-		0x555e463e, 0x0ff94fb7, 0xf7b43de8, 0xb28f535d, 0x53ae17e0, 0x4b64aed0, 0xde89f66b, 0xa33082d3, 0x420f1810,
-		0xc952ba19, 0xa7b4daa7, 0x8590dbe9, 0xa2f03d5a, 0x71670f53, 0xa899922d, 0xe7e302f6, 0x492ea786, 0xe80f1f00,
-		0x408f4b14, 0xf935b102, 0x15a4ac83, 0x178aba35, 0xf5532edd, 0x2a42ecfc, 0x10cd0a0f, 0x85988c0c, 0x57a977b5,
-		0x291adbc7, 0xd7ec9792, 0x5cfacddb, 0xea8c2a69, 0xcee759c4, 0xa10c85d8, 0x909e1e0e, 0x9b3d4d44, 0xdff71b76,
-		0x2bf75c09, 0x314d89dd, 0xd5c14124, 0xf95e0757, 0xafb30fb2, 0x714f8b1d, 0x1c7e4674, 0xcbdff810, 0x5b5e9615,
-		0x2c99f14e, 0x4a1170b6, 0x5c50b043, 0xd74a4d96, 0x5d65e814, 0x8f521de3, 0x8726012c, 0x12986df8, 0x52237fb8,
-		0xef4d7125, 0x92fd448b, 0x799a03c4, 0x98cdde14, 0xbe18b330, 0x7e3ec554, 0xfcc16853, 0x8f659a72, 0xcc8f9a1d,
-		0x96a7bad2, 0x45acb147, 0xb7ef360c, 0xd74bd6df, 0x025f5501, 0x2c430379, 0x4e689b23, 0x615e51c4, 0x2d6dc013,
-		0x264d8f81, 0x5b5aa6f8, 0x06df734f, 0x4d7487b6, 0xe6b87125, 0xcc2040f2, 0x2f525af5, 0x79982349, 0x7c5b0574,
-		0x9d8e76bf, 0x2e6e27c3, 0x12187bff, 0x4690f059,
-	}, {
-		0x3f8590ea, 0x39697aef, 0xde74ae1e, 0xfd52568b, 0xfdec9e05, 0x9cc50277, 0x392e11b5, 0xcc3bf14e, 0xb0b68748,
-		0x73f5025e, 0x94e6f38d, 0xa26bfff1, 0x83788473, 0x6b23c6ed, 0x777d1170, 0xb150c870, 0xceb88512, 0x6d50a67c,
-		0x08197cc8, 0x45af7857, 0xf0a4ef28, 0x77b9acdb, 0x4734bb5d, 0x64ae628c, 0x8c5ded90, 0x0ae7c913, 0x1e2fdd65,
-		0x0aa2f222, 0x92380dbc, 0xa2df1bac, 0x5754d442, 0x00cf101e, 0x9377a399, 0x0dca9a51, 0x6bf07ef7, 0x545cdd22,
-		0x9a84ba13, 0xb4717289, 0xfde84f44, 0x9c02b0ac, 0xd407d1ed, 0x0e005618, 0xf1756f90, 0xb5fe193b, 0x2ca47eac,
-		0xf284f45e, 0xdd74e12e, 0x2a25ad6c, 0x899956c7, 0xde561b38, 0x069b5b0d, 0x5f27b350, 0x100fb3c4, 0xa835f558,
-		0x1d73c04d, 0x367c4dda, 0x6b8ece60, 0x0eaae62c, 0x6b90fa15, 0x1607e3ef, 0x649c689a, 0x16cf6103, 0x441c2e6c,
-		0x58cf9aca, 0x23491cf9, 0x4aa652d7, 0x48416b91, 0xa5e5d715, 0xf238b2e3, 0xd1baa6a3, 0x58c0ca60, 0xfc2c7393,
-		0xe87df1c9, 0xe0d2af2b, 0x98f340bc, 0xc11737be, 0x667f22de, 0xa78a4c27, 0xaaf38fae, 0x97a563f6, 0xadd646ae,
-		0xae90b380, 0xfe807a84, 0x5e3c454c, 0xc99cd160, 0xf93e2c0a, 0xb3fd94f2, 0x365ac966, 0x13d41ada, 0x9a04a69d,
-		0x66a6ad7d, 0xa0ad144a, 0xc7706492, 0xa5632132,
-	},
-}
-
-// characters maps the glyphs of fonts to characters.
-var characters = func() map[uint32]rune {
-	all := map[uint32]rune{}
-	for _, font := range fonts {
-		for n, sum := range font {
+// characters maps glyphs of the console fonts in fonts.json to characters: by the CRC-32 of the 16 rows of each glyph,
+// from '!' to '~'.
+var characters = sync.OnceValue(func() map[string]rune {
+	all := map[string]rune{}
+	for _, font := range ondisk.Embedded[[]struct {
+		About string
+		Sums  []string
+	}](fontsText) {
+		for n, sum := range font.Sums {
 			all[sum] = '!' + rune(n)
 		}
 	}
 	return all
-}()
+})
+
+//go:embed fonts.json
+var fontsText []byte
 
 // character returns the character of a glyph in a known font.
 func character(shape [glyphHeight]byte) (rune, bool) {
-	r, ok := characters[crc32.ChecksumIEEE(shape[:])]
+	r, ok := characters()[fmt.Sprintf("%08x", crc32.ChecksumIEEE(shape[:]))]
 	return r, ok
 }
 
