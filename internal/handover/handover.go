@@ -287,11 +287,7 @@ func (h *Handover) enter(p journal.Phase) error {
 	if err != nil {
 		return err
 	}
-	if err := h.held.Put(append([]byte{byte(p)}, text...)); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "journal of %s: %w", h.Dest, err)
-	}
-	h.held.Work.Phase, h.held.Work.State = p, journal.States[journal.Handover][p]
-	return nil
+	return h.held.Enter(p, text...)
 }
 
 // hold locks the journal of DEST and reads its plan.

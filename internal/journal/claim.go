@@ -127,7 +127,7 @@ func claimOf(d *gate.Folder, disk string, files []named) *Claim {
 	}
 	j, err := ReadBeside(d, disk, MaxPlan)
 	var plan claims
-	if err != nil || States[j.Kind()] == nil || json.Unmarshal(j.Plan(), &plan) != nil {
+	if err != nil || States()[j.Kind()] == nil || json.Unmarshal(j.Plan(), &plan) != nil {
 		return nil
 	}
 	for _, f := range files {

@@ -19,12 +19,15 @@ package journal
 import (
 	"bytes"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -498,71 +501,24 @@ const (
 	Unproved Phase = 'p' // compared, but the writes of the guest are unknown; Kept is a full proof
 )
 
-// States lists the phases of each kind of run with their states.
-var States = map[string]map[Phase]State{
-	Exchange: {
-		Begun: {
-			Text:   "an exchange of the disk for its aligned copy was interrupted",
-			Blocks: true,
-			Finish: "the exchange is not complete; run resume first",
-		},
-		Kept: {
-			Text:   "the disk was exchanged for its aligned copy, and the original is kept beside it",
-			Resume: "the exchange is complete; undo restores the original, finish removes it",
-		},
-		Undoing: {
-			Text:   "an undo of the exchange was interrupted",
-			Blocks: true,
-			Resume: "the original is half restored; run undo again",
-			Finish: "the original is half restored; run undo again",
-		},
-		Finishing: {
-			Text:   "the removal of the original was interrupted",
-			Undo:   "some files of the original are removed already; finish removes the others",
-			Resume: "the exchange is complete; finish removes the other files of the original",
-		},
-	},
-	InPlace:  inPlace,
-	Handover: handover,
-}
+// States lists the phases of each kind of run with their states, the rows of states.json. A row names its phases by
+// their bytes, and 0 for Begun. In a move in place, phase m is the move itself. Phase c follows the commit, after which
+// there is no undo. Phase d follows the write of the first sector.
+var States = sync.OnceValue(func() map[string]map[Phase]State {
+	all := map[string]map[Phase]State{Exchange: {}, InPlace: {}, Handover: {}}
+	for _, r := range ondisk.Embedded[[]struct {
+		Kind, Phases string
+		State
+	}](statesText) {
+		for _, p := range []byte(strings.ReplaceAll(r.Phases, "0", string(rune(Begun)))) {
+			all[r.Kind][Phase(p)] = r.State
+		}
+	}
+	return all
+})
 
-// handover lists the states of a handover.
-var handover = map[Phase]State{
-	Begun: {
-		Text:   "a handover to the disk was interrupted before a guest could start",
-		Blocks: true,
-		Finish: "the handover is not complete; resume it first",
-		Undoes: "removes the disk",
-	},
-	Given: {
-		Text:   "a guest is being handed over to the disk, which still needs its source",
-		Blocks: true,
-		Finish: "the handover is not complete; resume it first",
-		Undoes: "removes the disk, if no guest wrote to it",
-	},
-	Alone: {
-		Text:   "the disk has all bytes after a handover, and was not compared with its source yet",
-		Finish: "the copy is not proved; resume the handover first",
-		Undoes: "removes the disk, if no guest wrote to it",
-	},
-	Kept: {
-		Text:   "the guest was handed over to the disk, and the source is kept",
-		Resume: "the handover is complete; finish removes the source",
-		Undoes: "removes the disk with all that the guest wrote, by --discard-writes",
-	},
-	Unproved: {
-		Text: "the guest was handed over to the disk, but its QEMU was killed, so that not every byte is proved; " +
-			"the source is kept",
-		Resume: "the handover is complete; finish --force removes the source",
-		Finish: "the proof is partial; check the guest, then add --force",
-		Undoes: "removes the disk with all that the guest wrote, by --discard-writes",
-	},
-	Finishing: {
-		Text:   "the removal of the source of a handover was interrupted",
-		Undo:   "files of the source are removed already; finish removes the others",
-		Resume: "the handover is complete; finish removes the rest of the source",
-	},
-}
+//go:embed states.json
+var statesText []byte
 
 // Handed is the part of the plan of a handover that other commands read.
 type Handed struct {
@@ -613,37 +569,6 @@ func (h *Held) Handed() (from Handed, err error) {
 	return from, err
 }
 
-// inPlace lists the states of a move in place. Phase 'm' is the move itself. Phase 'c' follows the commit, after which
-// there is no undo. Phase 'd' follows the write of the first sector.
-var inPlace = map[Phase]State{
-	Begun:   inMove,
-	'm':     inMove,
-	Undoing: inMove,
-	'c': {
-		Text:   "a move inside the disk was interrupted while the tables were written",
-		Blocks: true,
-		Undo:   "all data are in their new places already; resume completes the move",
-		Finish: "the move is not complete; run resume first",
-		Drops:  true,
-	},
-	'd': {
-		Text:   "a move inside the disk was interrupted after the last write",
-		Blocks: true,
-		Undo:   "all data are in their new places already; resume completes the move",
-		Finish: "resume completes the move",
-		Drops:  true,
-	},
-}
-
-// inMove is the state in the middle of a move in place.
-var inMove = State{
-	Text:   "a move inside the disk was interrupted",
-	Blocks: true,
-	Finish: "the move is not complete; run resume first",
-	Undoes: "reverses the move",
-	Drops:  true,
-}
-
 // States of journals that are not in States.
 var (
 	notBegun = State{
@@ -668,7 +593,7 @@ func stateOf(kind string, record []byte) (Phase, State) {
 	if len(record) > 0 {
 		phase = Phase(record[0])
 	}
-	if s, ok := States[kind][phase]; ok {
+	if s, ok := States()[kind][phase]; ok {
 		return phase, s
 	}
 	return phase, unknown

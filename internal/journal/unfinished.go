@@ -471,12 +471,13 @@ func (h *Held) create(plan []byte, area int64) (err error) {
 	return nil
 }
 
-// Enter durably records a phase as the last one.
-func (h *Held) Enter(p Phase) error {
-	if err := h.Put([]byte{byte(p)}); err != nil {
+// Enter durably records a phase as the last one, with further bytes of the owner.
+func (h *Held) Enter(p Phase, more ...byte) error {
+	record := append([]byte{byte(p)}, more...)
+	if err := h.Put(record); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err)
 	}
-	h.Work.Phase, h.Work.State = stateOf(h.Work.Kind, []byte{byte(p)})
+	h.Work.Phase, h.Work.State = stateOf(h.Work.Kind, record)
 	return nil
 }
 

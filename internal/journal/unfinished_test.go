@@ -153,7 +153,7 @@ func TestOddJournals(t *testing.T) {
 // Every state reports the reason a command does not apply, or that it does.
 func TestKindsAreWhole(t *testing.T) {
 	t.Parallel()
-	for kind, states := range journal.States {
+	for kind, states := range journal.States() {
 		require.LessOrEqual(t, len(kind), 16)
 		require.Contains(t, states, journal.Begun)
 		for p, s := range states {
