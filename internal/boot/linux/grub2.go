@@ -41,7 +41,8 @@ const (
 	legacyVersion = 3
 )
 
-// grubSector is the unit of all fields: GRUB for the BIOS supports only 512-byte sectors (GRUB_DISK_SECTOR_SIZE).
+// grubSector is the unit of all fields: GRUB for the BIOS supports only 512-byte sectors (GRUB_DISK_SECTOR_SIZE). GRUB
+// legacy reads 512 bytes for each sector, regardless of the BIOS.
 const grubSector = 512
 
 // Offsets in boot.img.
@@ -133,7 +134,7 @@ func (r *grubReader) boot(img grubImage) error {
 		return nil
 	}
 	sector := binary.LittleEndian.Uint64(img.code[grubKernelSector:])
-	z := r.zone(sector, 1)
+	z := zoneOf(r.g, sector, 1)
 	text := fmt.Sprintf("GRUB 2 in %s loads core.img from LBA %d, %s", img.place, sector, z.text)
 	r.link(img.Number, z, text)
 	if !z.known {
@@ -185,7 +186,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 	said := map[int]bool{in.Number: true}
 	whole = true
 	for i, e := range entries {
-		z := r.zone(e.Start, uint64(e.Sectors))
+		z := zoneOf(r.g, e.Start, uint64(e.Sectors))
 		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
 		switch {
 		case !z.known:
@@ -286,17 +287,17 @@ type grubZone struct {
 	text  string
 }
 
-// zone finds the location of n sectors from first on.
-func (r *grubReader) zone(first, n uint64) grubZone {
-	sectors := ondisk.U64(r.g.Disk.Size() / grubSector)
-	gap := ondisk.U64(r.g.FirstByte()) / grubSector
+// zoneOf finds the location of n sectors from first on.
+func zoneOf(g *boot.Guest, first, n uint64) grubZone {
+	sectors := ondisk.U64(g.Disk.Size() / grubSector)
+	gap := ondisk.U64(g.FirstByte()) / grubSector
 	switch {
 	case first >= sectors || n > sectors-first:
 		return grubZone{text: fmt.Sprintf("behind the end of the disk at LBA %d", sectors)}
 	case first > 0 && first+n <= gap:
 		return grubZone{known: true, text: "in the gap"}
 	}
-	p, ok := r.g.Holding(ondisk.I64(first)*grubSector, ondisk.I64(n)*grubSector)
+	p, ok := g.Holding(ondisk.I64(first)*grubSector, ondisk.I64(n)*grubSector)
 	if !ok || p.Kind == table.Extended {
 		const neither = "neither in the gap in front of the first partition (LBA 1 to %d) nor inside of one partition"
 		return grubZone{text: fmt.Sprintf(neither, gap-1)}

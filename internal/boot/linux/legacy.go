@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -22,9 +21,6 @@ var Legacy = &boot.Code{
 	ID: "grub-legacy", Name: "GRUB legacy", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findGrubLegacy,
 	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] == legacyVersion },
 }
-
-// legacySector is the unit of GRUB legacy. It reads 512 bytes for each sector, regardless of the BIOS.
-const legacySector = 512
 
 // unsound is the reason why a loader is not rewritten. partition is the one whose move matters; 0 means any.
 type unsound struct {
@@ -38,55 +34,37 @@ func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprin
 
 func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	err = eachHome(g, c, &f, func(home boot.Partition, where string, code []byte) error {
-		return readLegacy(&f, g, c, inPartition(home, where), code)
+		return readLegacy(&f, g, c, home, where, code)
 	})
 	return f, err
 }
 
-// legacyHome is the partition or gap that contains a part of GRUB legacy.
-type legacyHome struct {
-	disk.Range // the partition, or the disk up to the first partition
-
-	partition int // 0 before all partitions
-	name      string
-}
-
-func inPartition(p boot.Partition, name string) legacyHome {
-	return legacyHome{p.Range, p.Number, name}
-}
-
-// holds reports whether all of the sectors lie in h.
-func (h legacyHome) holds(first, sectors int64) bool {
-	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
-}
-
 // readLegacy follows a stage1 and adds its references, or the reason why there are none.
-func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, code []byte) error {
-	refs, links, config, err := followLegacy(g, home, code)
+func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) error {
+	refs, links, config, err := followLegacy(g, home, where, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
-		f.Link(home.partition, "GRUB legacy in %s", home.name)
-		text := fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text)
-		f.Breaks(g, g.Numbered(home.partition), c.ID, bad.partition, text, boot.InstallAgain)
+		f.Link(home.Number, "GRUB legacy in %s", where)
+		f.Breaks(g, home, c.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", where, bad.text), boot.InstallAgain)
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
-	if err == nil && g.Starts(g.Numbered(home.partition)) {
+	if err == nil && g.Starts(home) {
 		g.Configured(config)
 	}
 	return err
 }
 
-func followLegacy(g *boot.Guest, home legacyHome, code []byte) (refs []boot.Ref, links []boot.Link,
-	config boot.Config, err error,
+func followLegacy(g *boot.Guest, home boot.Partition, where string, code []byte) (
+	refs []boot.Ref, links []boot.Link, config boot.Config, err error,
 ) {
 	one, err := readStage1(code)
 	if err != nil {
 		return nil, nil, config, err
 	}
-	if size := g.Disk.SectorSize(); size != legacySector {
+	if size := g.Disk.SectorSize(); size != grubSector {
 		return nil, nil, config, unsoundf("it supports only sectors of 512 bytes, but the disk has sectors of %d", size)
 	}
-	at, err := legacyHolding(g, int64(one.Sector), 1, "its next stage")
+	at, err := legacyHolding(g, one.Sector, 1, "its next stage")
 	if err != nil {
 		return nil, nil, config, err
 	}
@@ -94,74 +72,58 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) (refs []boot.Ref,
 	if err != nil {
 		return nil, nil, config, err
 	}
-	refs = []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at,
-		one.Sector)}
-	for i, e := range two.list {
-		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
-			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
-	}
-	for i := range refs {
-		if refs[i].Raw, err = g.Read(refs[i].At); err != nil {
-			return nil, nil, config, err
+	refer := func(kind string, stored boot.Partition, place int64, sector uint32) {
+		if at.Number == 0 {
+			return // a number in the gap stays valid
 		}
+		refs = append(refs, boot.Ref{
+			Kind: kind, Partition: stored.Number, Off: place - stored.Off, At: []disk.Range{{Off: place, Len: 4}},
+			Raw: binary.LittleEndian.AppendUint32(nil, sector), Points: int64(sector) * grubSector, Target: at.Number,
+			Encode: boot.EncodeSectors(grubSector),
+		})
 	}
-	links, config = two.links(g, home, at, one)
+	refer("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, one.Sector)
+	for i, e := range two.list {
+		refer(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
+			int64(one.Sector)*grubSector+atStageList-int64(i)*stageEntry, e.Start)
+	}
+	links, config = two.links(g, home, where, at, one)
 	return refs, links, config, nil
 }
 
-// legacyRef returns the reference for the u32 at byte place of the disk, stored in home, which names a sector in
-// target.
-func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sector uint32) boot.Ref {
-	r := boot.Ref{
-		Kind: kind, Partition: home.partition, Off: place - home.Off, At: []disk.Range{{Off: place, Len: 4}},
-		Points: int64(sector) * legacySector, Target: target.partition, Encode: boot.EncodeSectors(legacySector),
+// legacyHolding finds the container of sectors: one partition, or the gap before all, with number 0. what names the
+// sectors in the error for any other place.
+func legacyHolding(g *boot.Guest, first uint32, sectors uint16, what string) (boot.Partition, error) {
+	z := zoneOf(g, uint64(first), uint64(sectors))
+	switch {
+	case !z.known:
+		return z.Partition, unsoundf("%s is at LBA %d, %d sectors long, %s", what, first, sectors, z.text)
+	case z.Number != 0 && (z.Volume.Kind == volume.VTOC || z.Type == 0xbe || z.Type == 0xbf):
+		// illumos stores sector numbers in the slices too.
+		const solaris = "%s is at LBA %d, in partition %d of Solaris, which stores absolute positions itself"
+		return z.Partition, unsound{fmt.Sprintf(solaris, what, first, z.Number), z.Number}
 	}
-	if r.Target == 0 {
-		r.Stays = "it is in front of all partitions"
-	}
-	return r
+	return z.Partition, nil
 }
 
-// legacyHolding finds the container of sectors: one partition, or the gap before all. what names the sectors in the
-// error for any other place.
-func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
-	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
-	if first == 0 || r.End() > g.Disk.Size() {
-		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, which is sector 0 or ends past the disk", what,
-			first, sectors)
+// containerName names the container of sectors.
+func containerName(p boot.Partition) string {
+	if p.Number == 0 {
+		return "the gap"
 	}
-	p, ok := g.Holding(r.Off, r.Len)
-	switch {
-	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
-		// illumos stores sector numbers in the slices too.
-		return legacyHome{}, unsound{
-			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which stores absolute positions "+
-				"itself", what,
-				first, p.Number),
-			partition: p.Number,
-		}
-	case ok && p.Kind != table.Extended:
-		home := inPartition(p, fmt.Sprintf("partition %d", p.Number))
-		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a partition can extend past the end of the disk
-		return home, nil
-	}
-	gap := legacyHome{disk.Range{Len: g.FirstByte()}, 0, "the gap"}
-	if !gap.holds(first, sectors) {
-		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap "+
-			"in front of all", what, first, sectors)
-	}
-	return gap, nil
+	return fmt.Sprintf("partition %d", p.Number)
 }
 
 // links returns the next boot steps, and where the loader looks for its menu.
-func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]boot.Link, boot.Config) {
+func (s *legacyStage) links(g *boot.Guest, home boot.Partition, where string, at boot.Partition, one *stage1) (
+	[]boot.Link, boot.Config,
+) {
 	var f boot.Found
-	f.Link(home.partition, "GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)
+	f.Link(home.Number, "GRUB legacy in %s loads %s from LBA %d, in %s", where, s.name(), one.Sector, containerName(at))
 	number := int(s.slot) + 1
-	known := s.slot != wholeDisk &&
-		slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Number == number })
+	known := s.slot != wholeDisk && g.Numbered(number).Number != 0
 	config := boot.Config{
-		Loader: "GRUB legacy in " + home.name, Syntax: boot.GRUBLegacy, Home: number,
+		Loader: "GRUB legacy in " + where, Syntax: boot.GRUBLegacy, Home: number,
 		Paths: []string{strings.TrimPrefix(s.config, "/")},
 	}
 	switch {
@@ -171,12 +133,12 @@ func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]
 		config.Paths = legacyMenus
 	}
 	switch {
-	case at.partition != 0 && (!known || number == at.partition):
-		config.Home = at.partition
-		f.Link(at.partition, "%s of GRUB legacy opens %s by its name", s.short(), s.config)
+	case at.Number != 0 && (!known || number == at.Number):
+		config.Home = at.Number
+		f.Link(at.Number, "%s of GRUB legacy opens %s by its name", s.short(), s.config)
 		return f.Chain, config
-	case at.partition != 0:
-		f.Link(at.partition, "%s of GRUB legacy runs", s.short())
+	case at.Number != 0:
+		f.Link(at.Number, "%s of GRUB legacy runs", s.short())
 	}
 	if known {
 		f.Link(number, "%s of GRUB legacy opens %s in partition %d by its name", s.short(), s.config, number)
@@ -291,42 +253,33 @@ func (s *legacyStage) name() string {
 }
 
 // readStage reads and checks the stage that stage1 loads. All of it must lie in one place, at.
-func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) {
-	first, err := ondisk.Bytes(g.Disk, int64(one.Sector)*legacySector, legacySector)
+func readStage(g *boot.Guest, at boot.Partition, one *stage1) (*legacyStage, error) {
+	first, err := ondisk.Bytes(g.Disk, int64(one.Sector)*grubSector, grubSector)
 	if err != nil {
 		return nil, err
 	}
 	if !isStage(first, one.Address) {
-		return nil, unsoundf("LBA %d in %s holds no stage of GRUB legacy", one.Sector, at.name)
+		return nil, unsoundf("LBA %d in %s holds no stage of GRUB legacy", one.Sector, containerName(at))
 	}
-	s := &legacyStage{}
+	s, name := &legacyStage{}, stageAt(one.Address)
 	if s.list, err = readStageList(first, one.Address); err != nil {
 		return nil, err
 	}
-	if err := s.inOnePlace(g, at, stageAt(one.Address)); err != nil {
-		return nil, err
+	for _, e := range s.list {
+		now, err := legacyHolding(g, e.Start, e.Sectors, "a piece of its "+name)
+		if err == nil && now.Number != at.Number {
+			err = unsoundf("its %s begins in %s, and a piece of it lies in %s", name, containerName(at),
+				containerName(now))
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	second, err := ondisk.Bytes(g.Disk, int64(s.list[0].Start)*legacySector, legacySector)
+	second, err := ondisk.Bytes(g.Disk, int64(s.list[0].Start)*grubSector, grubSector)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.readHead(second, one)
-}
-
-// inOnePlace requires the block list to lie in the same place as the first sector. It searches for the actual place
-// only for an error, because tables are long.
-func (s *legacyStage) inOnePlace(g *boot.Guest, at legacyHome, name string) error {
-	for _, e := range s.list {
-		if at.holds(int64(e.Start), int64(e.Sectors)) {
-			continue
-		}
-		now, err := legacyHolding(g, int64(e.Start), int64(e.Sectors), "a piece of its "+name)
-		if err != nil {
-			return err
-		}
-		return unsoundf("its %s begins in %s, and a piece of it lies in %s", name, at.name, now.name)
-	}
-	return nil
 }
 
 // stageAt names a stage by its load address.
@@ -340,15 +293,15 @@ func stageAt(address uint16) string {
 // isStage recognizes the first sector of a stage by its code: it points to the list at its address in memory, and jumps
 // to the second sector.
 func isStage(sector []byte, address uint16) bool {
-	list := binary.LittleEndian.AppendUint16([]byte{0xbf}, address+atStageList)                // mov di,list
-	jump := append(binary.LittleEndian.AppendUint16([]byte{0xea}, address+legacySector), 0, 0) // jmp 0:second sector
+	list := binary.LittleEndian.AppendUint16([]byte{0xbf}, address+atStageList)              // mov di,list
+	jump := append(binary.LittleEndian.AppendUint16([]byte{0xea}, address+grubSector), 0, 0) // jmp 0:second sector
 	return bytes.Contains(sector[:atStageList], list) && bytes.Contains(sector[:atStageList], jump)
 }
 
 // readStageList decodes the block list. Its segments verify it: each entry is loaded right after the previous one.
 func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 	var list []stageBlocks
-	to := int64(address) + legacySector
+	to := int64(address) + grubSector
 	for at := atStageList; at >= stageListEnd; at -= stageEntry {
 		var e stageBlocks
 		ondisk.Fill(sector[at:at+stageEntry], binary.LittleEndian, &e)
@@ -362,7 +315,7 @@ func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 			return nil, unsoundf("entry %d of the block list of its %s is loaded to segment %#x, and %#x would be next",
 				len(list)+1, stageAt(address), e.Segment, to/paragraph)
 		}
-		if to += int64(e.Sectors) * legacySector; to > highestAddress {
+		if to += int64(e.Sectors) * grubSector; to > highestAddress {
 			return nil, unsoundf("the block list of its %s has %d sectors in entry %d, more than memory has room for",
 				stageAt(address), e.Sectors, len(list)+1)
 		}
