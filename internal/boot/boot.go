@@ -232,14 +232,14 @@ type Config struct {
 }
 
 // Syntax is the language of a configuration.
-type Syntax int
+type Syntax string
 
-// Syntaxes. Options covers languages whose lines hold only kernel options and partition names.
+// Syntaxes of loaders. Options covers languages whose lines hold only kernel options and partition names.
 const (
-	Options Syntax = iota
-	GRUB2
-	GRUBLegacy
-	SYSLINUX
+	Options    Syntax = ""
+	GRUB2      Syntax = "grub2"
+	GRUBLegacy Syntax = "grub-legacy"
+	SYSLINUX   Syntax = "syslinux"
 )
 
 // maxConfigs limits the loaders with a followed configuration.

@@ -3,12 +3,14 @@
 package linux
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/fs/ext"
@@ -44,75 +46,37 @@ const (
 type configFile struct {
 	pattern string
 	role    string // part of its partition in the boot, or empty
-	scan    func(c *config, words []string)
-	syntax  boot.Syntax // of the files it can name
+	syntax  boot.Syntax
 }
 
-// scanner returns the scanner for a file named by another configuration.
-func scanner(syntax boot.Syntax) func(*config, []string) {
-	switch syntax {
-	case boot.SYSLINUX:
-		return scanSyslinux
-	case boot.GRUB2, boot.GRUBLegacy:
-		return scanGRUB
-	case boot.Options:
+//go:embed configs.json
+var configsText []byte
+
+// configFiles lists the files of configs.json: of a root file system, then of a boot file system, under its mount point
+// and at its top. One file system can be both.
+var configFiles = sync.OnceValue(func() (all []configFile) {
+	rows := ondisk.Embedded[[]struct {
+		Boot        bool
+		Syntax      boot.Syntax
+		Role, About string
+		Files       []string
+	}](configsText)
+	for i, top := range []string{"", "boot/", ""} {
+		for _, r := range rows {
+			for _, file := range r.Files {
+				if r.Boot == (i > 0) {
+					all = append(all, configFile{top + file, r.Role, r.Syntax})
+				}
+			}
+		}
 	}
-	return scanOptions
-}
+	return all
+})
 
-const (
-	roleRoot     = "holds the root of Linux"
-	roleGRUB     = "holds the configuration of GRUB"
-	roleSyslinux = "holds the configuration of SYSLINUX"
-	roleLimine   = "holds the configuration of Limine"
-	roleEntries  = "holds the entries of a boot loader"
-	roleUBoot    = "holds the script of U-Boot"
-)
-
-// configFiles lists the files of a root file system, then of a boot file system. One file system can be both.
-var configFiles = append([]configFile{
-	{"etc/fstab", roleRoot, scanFstab, boot.Options},
-	{"etc/crypttab", "", scanCrypttab, boot.Options},
-	{"etc/default/grub", "", scanOptions, boot.Options},
-	{"etc/kernel/cmdline", "", scanOptions, boot.Options},
-	{"etc/dracut.conf", "", scanOptions, boot.Options},
-	{"etc/dracut.conf.d/*.conf", "", scanOptions, boot.Options},
-	{"etc/lilo.conf", "", scanLilo, boot.Options},
-	{"etc/dmtab", "", scanCommands, boot.Options},
-	{"etc/rc.local", "", scanCommands, boot.Options},
-	{"etc/rc.d/rc.local", "", scanCommands, boot.Options},
-	{"etc/init.d/boot.local", "", scanCommands, boot.Options},
-	{"etc/udev/rules.d/*.rules", "", scanRules, boot.Options},
-	{"efi/*/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
-	{"syslinux.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
-	{"extlinux.conf", roleSyslinux, scanSyslinux, boot.SYSLINUX},
-	{"menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy},     // of grub4dos
-	{"nst/menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy}, // of NeoGrub, which EasyBCD installs
-	{"efi/*/refind.conf", "", scanOptions, boot.Options},
-}, append(inBoot("boot/"), inBoot("")...)...)
-
-// inBoot returns the files of a boot file system, under its mount point or at its top.
-func inBoot(top string) []configFile {
-	return []configFile{
-		{top + "grub/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
-		{top + "grub/custom.cfg", "", scanGRUB, boot.GRUB2},
-		{top + "grub/menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy},
-		{top + "grub/grub.conf", roleGRUB, scanGRUB, boot.GRUBLegacy},
-		{top + "grub2/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
-		{top + "grub2/custom.cfg", "", scanGRUB, boot.GRUB2},
-		{top + "loader/entries/*.conf", roleEntries, scanOptions, boot.Options},
-		{top + "limine.conf", roleLimine, scanOptions, boot.Options},
-		{top + "limine.cfg", roleLimine, scanOptions, boot.Options},
-		{top + "limine/limine.conf", roleLimine, scanOptions, boot.Options},
-		{top + "limine/limine.cfg", roleLimine, scanOptions, boot.Options},
-		{top + "syslinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
-		{top + "extlinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
-		{top + "extlinux/*.conf", roleSyslinux, scanSyslinux, boot.SYSLINUX},
-		// Sources: U-Boot, doc/develop/bootstd/script.rst (boot.scr.uimg, boot.scr); include/env/ti (uEnv.txt).
-		{top + "boot.scr", roleUBoot, scanUBoot, boot.Options},
-		{top + "boot.scr.uimg", roleUBoot, scanUBoot, boot.Options},
-		{top + "uEnv.txt", roleUBoot, scanUBoot, boot.Options},
-	}
+// scanners maps syntaxes to the functions that scan a line, given as words.
+var scanners = map[boot.Syntax]func(c *config, words []string){
+	boot.Options: scanOptions, boot.GRUBLegacy: scanGRUB, boot.SYSLINUX: scanSyslinux, "commands": scanCommands,
+	"crypttab": scanCrypttab, "fstab": scanFstab, "lilo": scanLilo, "u-boot": scanUBoot, "udev": scanRules,
 }
 
 // guest is the state of reading the configuration files of a disk.
@@ -142,7 +106,6 @@ type source struct {
 	in     boot.Partition
 	path   string
 	role   string
-	scan   func(*config, []string)
 	syntax boot.Syntax
 	text   string
 
@@ -221,7 +184,7 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 		top[strings.ToLower(e.Name)] = true
 	}
 	count, broken := 0, error(nil)
-	for _, c := range configFiles {
+	for _, c := range configFiles() {
 		if first, _, _ := strings.Cut(c.pattern, "/"); !top[strings.ToLower(first)] {
 			continue
 		}
@@ -260,7 +223,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 			broken = l.unread(p, name, kind, err)
 		case fresh:
 			*count++
-			s.role, s.scan, s.syntax = kind.role, kind.scan, kind.syntax
+			s.role, s.syntax = kind.role, kind.syntax
 			l.queue = append(l.queue, s)
 		}
 	}
@@ -269,7 +232,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 
 // unread records that a loader's file could not be read, and returns the error.
 func (l *guest) unread(p boot.Partition, name string, kind configFile, err error) error {
-	if kind.role != "" || kind.syntax != boot.Options {
+	if kind.role != "" || kind.syntax == boot.GRUB2 {
 		l.miss(p.Number, fmt.Sprintf("%.256q of partition %d", "/"+name, p.Number), err.Error())
 	}
 	return err
@@ -366,7 +329,7 @@ func (c *config) lines() {
 		case c.syntax == boot.GRUB2:
 			c.grub2(c.command)
 		default:
-			c.scan(c, words(c.command))
+			scanners[c.syntax](c, words(c.command))
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (l *guest) builtIn(ld *loader) {
 		device = fmt.Sprintf("#%d", ld.Home)
 	}
 	l.queue = append(l.queue, &source{
-		in: l.g.Numbered(ld.Home), path: "the commands built into " + ld.Loader, scan: scanGRUB, syntax: boot.GRUB2,
+		in: l.g.Numbered(ld.Home), path: "the commands built into " + ld.Loader, syntax: boot.GRUB2,
 		text: ld.Script, loader: ld, root: []string{device}, prefix: []string{"(" + device + ")" + folder},
 	})
 }
@@ -272,7 +272,7 @@ func (l *guest) enqueue(p boot.Partition, name string, syntax boot.Syntax, from 
 		if !fresh {
 			continue
 		}
-		if s.scan, s.syntax = scanner(syntax), syntax; from != nil {
+		if s.syntax = syntax; from != nil {
 			s.role, s.root, s.prefix = from.role, from.script.root, from.script.prefix
 		}
 		l.queue = append(l.queue, s)

@@ -184,7 +184,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		}, says: "65535 sectors in entry 2"},
 		"list at another address":   {after: u16(list+6, 0x840), says: "segment 0x840, and 0x820"},
 		"list behind the disk":      {after: u32(list, 1<<32-1), says: "LBA 4294967295"},
-		"list behind the partition": {after: u32(list, 7900), says: "neither in the gap in front of the first partition"},
+		"list behind the partition": {after: u32(list, 7900), says: "neither in the gap"},
 		"list in the gap, stage not": {
 			change: run(2, 20),
 			says:   "begins in partition 1, and a piece of it lies in the gap",
