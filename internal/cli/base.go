@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -87,18 +86,11 @@ func Head(command string) report.Head {
 	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
 }
 
-// Check refuses invalid values of common flags.
-func (c *Base) Check() error {
-	if !slices.Contains(outputs, c.Output) {
-		return Usage("%w%s", ondisk.NoChoice("--output", c.Output, outputs...), notTarget(c.Output))
-	}
-	return c.ResolveOut()
-}
-
-// notTarget returns a hint at --to, for users of tools that set the format of a copy with -o or -O.
-func notTarget(output string) string {
+// notTarget returns a hint at --to, for users of tools that set the format of a copy with -o or -O instead of --output.
+func notTarget(flag, output string) string {
 	t, err := realign.ParseTarget(output)
-	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
+	plain := t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format)
+	if flag == "output" && err == nil && plain {
 		return "; the format of a copy is --to " + t.Format
 	}
 	return ""

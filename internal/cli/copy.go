@@ -40,15 +40,8 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	c.addWork(cmd, &c.jobs)
 }
 
-func (c *copyFlags) checkFlags() error {
-	if err := c.Check(); err != nil {
-		return err
-	}
-	return c.settleSums()
-}
-
-// settleSums resolves the file for the digests before any reading.
-func (c *copyFlags) settleSums() (err error) {
+// checkFlags resolves the file for the digests before any reading.
+func (c *copyFlags) checkFlags() (err error) {
 	if c.sums == "" {
 		return nil
 	}

@@ -149,8 +149,6 @@ func (f *formatFlags) add(cmd *cobra.Command, c *Base) {
 func (f *formatFlags) resolve(c *Base) (err error) {
 	formats := results.FormatNames()
 	switch {
-	case !slices.Contains(formats, c.Output):
-		return ondisk.NoChoice("--output", c.Output, formats...)
 	case c.AsJSON && c.Output != "text" && c.Output != "json":
 		return Usage("--json and --output %s are two formats; give one of them", c.Output)
 	case f.template != "":
@@ -211,9 +209,6 @@ var choices = map[string]func() []string{
 
 // oneOf returns a function that returns constant choices.
 func oneOf(choices []string) func() []string { return func() []string { return choices } }
-
-// outputs lists the formats of a result, but for scan and report.
-var outputs = []string{"text", "json"}
 
 // isOf reports whether the row applies to a command.
 func (r flagRow) isOf(command string) bool {
@@ -332,7 +327,7 @@ func (c *Base) repeated(command string, names ...string) (words []string) {
 // check checks a flag against its value, the arguments and the other flags.
 func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	if r.Strict && !slices.Contains(r.Choices, value) {
-		return ondisk.NoChoice("--"+r.Name, value, r.Choices...)
+		return Usage("%w%s", ondisk.NoChoice("--"+r.Name, value, r.Choices...), notTarget(r.Name, value))
 	}
 	if n, err := strconv.Atoi(value); err == nil && r.Most > 0 && (n < max(1, r.Least) || n > r.Most) {
 		return Usage("--%s %d: must be %d to %d", r.Name, n, max(1, r.Least), r.Most)

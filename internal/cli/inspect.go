@@ -58,7 +58,7 @@ func (f *inspectFlags) add(cmd *cobra.Command) {
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
-	if err := errors.Join(f.Check(), f.Apart("IMAGE", paths)); err != nil {
+	if err := f.Apart("IMAGE", paths); err != nil {
 		return err
 	}
 	var err error
@@ -284,9 +284,6 @@ func newPlan(c *Base) *cobra.Command {
 }
 
 func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	measured, err := f.readBench(f.bench)
 	if err != nil {
 		return err

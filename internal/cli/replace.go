@@ -206,9 +206,6 @@ func (f *moveFlags) claim(path string) (*store.Device, error) {
 
 // run moves the partitions inside a disk.
 func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
 	}

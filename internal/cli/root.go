@@ -191,7 +191,7 @@ func keepLog(root *cobra.Command, c *Base) {
 			return refused
 		}
 		if refused = cmp.Or(refused, checkFlags(cmd, args)); path == "" {
-			return refused
+			return cmp.Or(refused, c.ResolveOut())
 		}
 		given := args
 		cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -205,7 +205,7 @@ func keepLog(root *cobra.Command, c *Base) {
 			}
 			w = file // open until the process ends
 		}
-		return cmp.Or(c.Log.Start(w, c.Version, cmd.Name(), given), refused)
+		return cmp.Or(c.Log.Start(w, c.Version, cmd.Name(), given), refused, c.ResolveOut())
 	}
 }
 
@@ -252,9 +252,6 @@ func newVersion(c *Base) *cobra.Command {
 		Short: "Print the version",
 		Args:  Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.Check(); err != nil {
-				return err
-			}
 			v := struct {
 				report.Origin
 				Version string `json:"version"`

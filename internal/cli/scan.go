@@ -80,9 +80,6 @@ func (f *scanFlags) checkFlags() error {
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err
 	}
-	if err := f.ResolveOut(); err != nil {
-		return err
-	}
 	if err := f.Prepare(f.Out, f.Output == "json"); err != nil {
 		return err
 	}
@@ -224,9 +221,6 @@ func (f *reportFlags) resolve(args []string) (err error) {
 		return err
 	}
 	f.MergeTask.Version = f.Base.Version
-	if err := f.ResolveOut(); err != nil {
-		return err
-	}
 	return f.apart()
 }
 

@@ -51,9 +51,6 @@ func newServe(c *Base) *cobra.Command {
 }
 
 func (f *serveFlags) checkFlags() error {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	if f.withParent && runtime.GOOS == "windows" {
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
@@ -174,9 +171,6 @@ func (f *handoverFlags) arguments(cmd *cobra.Command, args []string) error {
 }
 
 func (f *handoverFlags) hand(ctx context.Context, out, errOut io.Writer, args []string) (err error) {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	if _, err := f.Options(); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func newBench(c *Base) *cobra.Command {
 }
 
 func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
-	if err := errors.Join(f.Base.Check(), f.Options.Check()); err != nil {
+	if err := f.Check(); err != nil {
 		return err
 	}
 	f.Ending.Hold("ending fio; the scratch file goes with it")
@@ -110,7 +110,6 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 
 func (f *bootFlags) checkFlags() error {
 	_, err := f.Options()
-	err = errors.Join(err, f.Check())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -191,9 +190,6 @@ func newJudge(c *Base) *cobra.Command {
 }
 
 func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, dest string) error {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	if _, err := f.Options(); err != nil {
 		return err
 	}

@@ -93,8 +93,7 @@ func (h *held) close() {
 
 // run completes or reverts the open exchanges and moves of disks.
 func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) (err error) {
-	err = errors.Join(f.Check(), f.Apart("PATH", paths))
-	if err != nil {
+	if err = f.Apart("PATH", paths); err != nil {
 		return err
 	}
 	f.Ending.Hold("")

@@ -51,9 +51,6 @@ func sameFile(a, b string) bool {
 }
 
 func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
-	if err := f.Check(); err != nil {
-		return err
-	}
 	if sameFile(src, dest) {
 		return Usage("SOURCE %s and DEST %s are the same file; name two", src,
 			dest)
