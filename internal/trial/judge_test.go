@@ -1,7 +1,9 @@
 package trial
 
 import (
+	"encoding/json"
 	"image"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -9,6 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/report"
 )
 
 const bios = "SeaBIOS (version 1.16.2-debian-1.16.2-1)\n\n\niPXE (http://ipxe.org) 00:03.0 CA00 PCI2.10 PnP " +
@@ -463,4 +468,139 @@ func TestWrappedRows(t *testing.T) {
 	} {
 		require.Equal(t, tc.want, whole(tc.rows), name)
 	}
+}
+
+// What FreeDOS 1.3 shows of its drives: the kernel 2043 prints the place of each partition, which a move changes, and
+// its size, which it does not.
+const freeDOS = bios + "FreeDOS kernel 2043 (build 2043 OEM:0xfd)\n" +
+	"C: HD1, Pri[ 1], CHS=    0-1-1, start=     0 MB, size=    33 MB\n" +
+	"D: HD1, Pri[ 2], CHS=   68-0-1, start=    33 MB, size=    33 MB\n" +
+	"C:\\>"
+
+// Places of partitions that the plan moves are not difference, in every form that guests print; another place is.
+func TestPlacesOfPartitions(t *testing.T) {
+	t.Parallel()
+	moves := []Move{
+		{Start{63, 16, 63}, Start{128, 16, 63}},        // C/H/S 0-1-1 and 0-2-3
+		{Start{68544, 16, 63}, Start{69632, 16, 63}},   // 68-0-1 and 69-1-18; 33 and 34 MiB
+		{Start{137088, 16, 63}, Start{139264, 0, 0}},   // no geometry
+		{Start{2097152, 16, 63}, Start{2099200, 0, 0}}, // 200000h and 200800h, 1 GiB and 1 MiB
+	}
+	aligned := strings.NewReplacer(
+		"0-1-1", "0-2-3", "68-0-1", "69-1-18", "start=    33", "start=    34").Replace(freeDOS)
+	for _, c := range []struct {
+		name          string
+		before, after string
+		want          Verdict
+	}{
+		{"FreeDOS", freeDOS, aligned, Same},
+		{"another cylinder", freeDOS, strings.Replace(aligned, "69-1-18", "70-1-18", 1), Differs},
+		{"a size", freeDOS, strings.Replace(aligned, "size=    33 MB\nC:", "size=    35 MB\nC:", 1), Differs},
+		{"back", aligned, freeDOS, Differs},
+		{"sectors", "root at 68544\nlogin:", "root at 69632\nlogin:", Same},
+		{"hexadecimal", "root at 0x200000\nlogin:", "root at 0x200800\nlogin:", Same},
+		{"bytes", "offset 32256\nlogin:", "offset 65536\nlogin:", Same},
+		{"slashes", "boot 0/1/1\nlogin:", "boot 0/2/3\nlogin:", Same},
+		{"two forms", "root at 68544\nlogin:", "root at 34\nlogin:", Differs},
+		{"two partitions", "root at 68544\nlogin:", "root at 128\nlogin:", Differs},
+		{"other words", "root at 68544\nlogin:", "home at 69632\nlogin:", Differs},
+		{"the last line", "start= 63", "start= 128", Same},
+	} {
+		got := Compare(shown(c.before), shown(c.after), moves...)
+		require.Equal(t, c.want, got.Verdict, "%s: %s", c.name, got.Reason)
+		if c.before != c.after {
+			require.NotEqual(t, Same, Compare(shown(c.before), shown(c.after)).Verdict, "%s, without a plan", c.name)
+		}
+	}
+}
+
+// recorded is a film of a real machine in testdata: QEMU 7.2 with SeaBIOS or OVMF, recorded by a script of its own from
+// disks of the tests in cmd/trueup. A broken disk is an aligned one whose one position has the old value. The kernel
+// logs are Debian's kernel on a framebuffer of 640 by 480, of which the first pictures are omitted; the panic has no
+// initrd.
+func recorded(t testing.TB, name string) *Film {
+	t.Helper()
+	b := disktest.ReadFile(t, filepath.Join("testdata", name+".json"))
+	var f Film
+	require.NoError(t, json.Unmarshal(b, &f))
+	return &f
+}
+
+func TestRecordedBoots(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before, after string
+		want          Verdict
+		says          string // in the reason
+		sees          string // what the first difference shows of the aligned view
+	}{
+		{"sys-chs", "sys-chs-aligned", Same, `"boot:"`, ""},
+		{"sys-chs", "sys-chs-broken", Differs, "", "CHS:B"},
+		{"sys-win", "sys-win-aligned", Same, `"boot:"`, ""},
+		{"sys-win", "sys-win-broken", Differs, "Missing operating system", "Missing operating system"},
+		{"sys-ownlba", "sys-ownlba-aligned", Same, `"boot:"`, ""},
+		{"sys-ownlba", "sys-ownlba-broken", Differs, "Boot error", "Boot error"},
+		{"legacy-list", "legacy-list-aligned", Same, "the guest is up", ""},
+		{"legacy-list", "legacy-list-broken-list", Differs, "GRUB Loading stage2", ""},
+		{"legacy-list", "legacy-list-broken-stage1", Differs, "GRUB GRUB", ""},
+		{"grub2", "grub2-aligned", Same, "trueup: loaded", ""},
+		{"grub2", "grub2-broken", Differs, "unknown filesystem", "error: unknown filesystem."},
+		{"uefi", "uefi-aligned", Same, "the guest is up", ""},
+		{"uefi", "uefi-empty", Differs, "Shell", ""},
+		{"blank", "blank", Neither, "not a bootable disk", ""},
+		{"uefi-empty", "uefi-empty", Neither, "Shell", ""},
+		{"sys-win-broken", "sys-win-broken", Neither, "Missing operating system", ""},
+		{"grub2-broken", "grub2-broken", Neither, "unknown filesystem", ""},
+		{"legacy-list-broken-list", "legacy-list-broken-list", Unclear, "GRUB Loading stage2", ""},
+		{"kernel-log", "kernel-log-aligned", Same, `both runs reach the line "trueup: the guest is up"`, ""},
+		{"kernel-log", "kernel-panic", Differs, "aligned view stops: \"[    4.476313] Kernel panic", ""},
+		{"kernel-panic", "kernel-panic", Neither, "Kernel panic", ""},
+	} {
+		j := Compare(recorded(t, c.before), recorded(t, c.after))
+		require.Equal(t, c.want, j.Verdict, "%s, %s: %+v", c.before, c.after, j)
+		require.Contains(t, j.Reason, c.says, c.after)
+		if c.sees != "" {
+			require.Equal(t, c.sees, j.Differences[0].After)
+		}
+	}
+}
+
+// Any two boots of different disks differ, and each is the same as itself, unless it failed.
+func TestRecordedBootsAgainstEachOther(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	kinds := map[string]string{}
+	films := map[string]*Film{}
+	for _, path := range files {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		films[name] = recorded(t, name)
+		kind := strings.TrimSuffix(name, "-aligned")
+		if kind == "sys-chs" || kind == "sys-win" {
+			kind = "sys-ownlba" // the same syslinux
+		}
+		kinds[name] = kind
+	}
+	for x := range films {
+		for y := range films {
+			got := Compare(films[x], films[y]).Verdict
+			require.Equal(t, kinds[x] != kinds[y], got == Differs, "%s, %s: %s", x, y, got)
+		}
+	}
+}
+
+// Each run has the geometry that its container states; one that states none has that of the table.
+func TestGeometryOfTheContainer(t *testing.T) {
+	t.Parallel()
+	var p report.Plan
+	require.NoError(t, json.Unmarshal([]byte(`{
+		"bios_geometry": {"source": {"cylinders": 1023, "heads": 4, "sectors_per_track": 17}},
+		"result": {"size_bytes": 36665344, "table": {"heads": 16, "sectors_per_track": 63}}
+	}`), &p))
+	m := Machine{}
+	m.fit(p.Result)
+	disk := func(m Machine) string { return strings.Join(m.disk(), " ") }
+	require.Contains(t, disk(m.with(p.BIOS.Source)), ",lcyls=1024,lheads=4,lsecs=17")
+	require.Contains(t, disk(m.with(p.BIOS.Result)), ",lcyls=71,lheads=16,lsecs=63")
 }

@@ -2,16 +2,25 @@ package trial
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
 	"image"
 	"image/color"
 	"image/draw"
 	"image/png"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 var white = color.RGBA{250, 250, 250, 255}
@@ -144,4 +153,168 @@ func TestKnownFonts(t *testing.T) {
 	}
 	_, ok := character([glyphHeight]byte{})
 	require.False(t, ok)
+}
+
+// FuzzDecodePPM requires that what is decoded has exactly the pixels of its bytes.
+func FuzzDecodePPM(f *testing.F) {
+	f.Add([]byte("P6\n2 1\n255\nrgbRGB"))
+	f.Add([]byte("P6\n65535 65535\n255\n"))
+	f.Add([]byte("P6\n1 1\n65535\nrrggbb"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := decodePPM(b)
+		if err != nil {
+			require.ErrorAs(t, err, new(*ondisk.FormatError))
+			return
+		}
+		var png1 bytes.Buffer
+		require.NoError(t, png.Encode(&png1, p))
+		size := p.Bounds().Size()
+		pixels := b[len(b)-3*size.X*size.Y:]
+		for i := range min(size.X*size.Y, 1000) {
+			want := color.RGBA{pixels[3*i], pixels[3*i+1], pixels[3*i+2], 255}
+			require.Equal(t, want, p.At(i%size.X, i/size.X))
+		}
+	})
+}
+
+func TestDecodePPM(t *testing.T) {
+	t.Parallel()
+	p, err := decodePPM([]byte("P6\n1 2\n255\nabcABC"))
+	require.NoError(t, err)
+	require.Equal(t, []byte{'a', 'b', 'c', 255, 'A', 'B', 'C', 255}, p.Pix)
+	for _, wrong := range []string{
+		"", "P6\n", "P5\n1 1\n255\nabc", "P6\n1 1\n255\nab", "P6\n1 1\n255\nabcd", "P6\n0 1\n255\n",
+		"P6\n-1 1\n255\nabc", "P6\n1\n255\nabc", "P6\n1 1\n65535\nabcabc", "P6\n65536 1\n255\nabc",
+		"P6\n# c\n1 1\n255\nabc", fmt.Sprintf("P6\n%d %d\n255\n%s", 4097, 1024, make([]byte, 3*4097*1024)),
+	} {
+		_, err := decodePPM([]byte(wrong))
+		require.ErrorAs(t, err, new(*ondisk.FormatError), "%.20q", wrong)
+	}
+}
+
+func TestWordsOfAnEnd(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "QEMU failed", Broken.words())
+	require.Equal(t, "time over", TimeOver.words())
+}
+
+// replies is a monitor whose commands get these answers in turn.
+func replies(t testing.TB, texts []string) *QMP {
+	t.Helper()
+	var b bytes.Buffer
+	for n, text := range texts {
+		quoted, err := json.Marshal(text)
+		require.NoError(t, err)
+		fmt.Fprintf(&b, `{"id": %d, "return": %s}`+"\n", n+1, quoted)
+	}
+	return NewQMP(t.Context(), io.Discard, &b)
+}
+
+// registersOf are the answers to the questions of a screen: index and register of the graphics controller, the index
+// again, the miscellaneous register, and those of the CRTC with its index around them.
+func registersOf(graphics int, crtc ...int) (texts []string) {
+	port := func(n int) string { return fmt.Sprintf("portb[0x0000] = %#02x\r\n", n) }
+	texts = []string{port(5), port(graphics), port(0), port(0x67), port(15)}
+	for _, n := range crtc {
+		texts = append(texts, port(n))
+	}
+	return append(texts, port(0))
+}
+
+// The CRTC's registers of 80 columns and 25 rows, as the BIOS sets mode 3: columns, overflow, cell, start, last line,
+// pitch. Spec: IBM VGA, mode 3+.
+func mode3(start int) []string {
+	return registersOf(0x0E, 0x4F, 0x1F, 0x4F, start>>8, start&0xFF, 0x8F, 0x28)
+}
+
+func TestTextScreen(t *testing.T) {
+	t.Parallel()
+	memory := slices.Repeat([]string{"0x0720"}, textWindow/2)
+	for i, c := range []byte("top \xc4\x01") {
+		memory[(80*24+5+i)%len(memory)] = fmt.Sprintf("%#04x", 0x4F00|int(c))
+	}
+	for _, start := range []int{0, 80, textWindow/2 - 40} {
+		first, count := start, 80*25+80
+		if first+count > len(memory) {
+			first, count = 0, len(memory)
+		}
+		v := vga{monitor: replies(t, append(mode3(start), "b8000: "+strings.Join(memory[first:first+count], " ")))}
+		lines, err := v.screen(t.Context())
+		require.NoError(t, err)
+		require.Len(t, lines, 25)
+		row := (80*24 - start) / 80
+		if start > 80*25 {
+			require.Equal(t, "top ─☺", strings.TrimSpace(strings.Join(lines, "")), "start %d", start)
+			continue
+		}
+		require.Equal(t, "     top ─☺", lines[row], "start %d", start)
+	}
+}
+
+// In graphics no memory is read: that would change the latches.
+func TestGraphicsAreNotText(t *testing.T) {
+	t.Parallel()
+	for graphics := range 16 {
+		v := vga{monitor: replies(t, registersOf(graphics, 0x4F, 0x1F, 0x4F, 0, 0, 0x8F, 0x28))}
+		_, isText := v.text(t.Context())
+		require.Equal(t, graphics == 0 || graphics&1 == 0 && graphics >= 8, isText, "register %#x", graphics)
+	}
+}
+
+func FuzzTextScreen(f *testing.F) {
+	f.Add(strings.Join(append(mode3(0), "000b8000: 0x0741"), "\x00"))
+	f.Fuzz(func(t *testing.T, said string) {
+		lines, err := (&vga{monitor: replies(t, strings.Split(said, "\x00"))}).screen(t.Context())
+		require.LessOrEqual(t, len(lines), maxRows)
+		for _, line := range lines {
+			require.NoError(t, err)
+			require.LessOrEqual(t, utf8.RuneCountInString(line), maxColumns)
+		}
+	})
+}
+
+func FuzzMonitor(f *testing.F) {
+	f.Add([]byte(`{"QMP": {}}` + "\n" + `{"id": 1, "return": {}}` + "\n" + `{"id": 2, "return": {"status": "x"}}` +
+		"\n"))
+	f.Add([]byte(`{"event": "RESET", "data": {"guest": true}}`))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		ctx, cancel := context.WithTimeout(t.Context(), disktest.Patience)
+		defer cancel()
+		m := NewQMP(ctx, io.Discard, bytes.NewReader(said))
+		if m.Greet(ctx) == nil {
+			var status struct{ Status string }
+			_ = m.Call(ctx, "query-status", nil, &status)
+		}
+		require.NoError(t, ctx.Err(), "hangs")
+	})
+}
+
+func TestHalves(t *testing.T) {
+	t.Parallel()
+	var h halves
+	for range 3 * maxSerial / 4 {
+		h.add([]byte("abcd"))
+	}
+	s := h.String()
+	require.Equal(t, strings.Repeat("abcd", maxSerial/8)+"\n[...]\n"+strings.Repeat("abcd", maxSerial/8), s)
+}
+
+// A busy host takes time from a guest that computes, and not from one that waits.
+func TestTimeThatCounts(t *testing.T) {
+	t.Parallel()
+	const clock = 10 * time.Second
+	for _, c := range []struct {
+		work     time.Duration
+		computes bool
+		want     time.Duration
+	}{
+		{clock, true, clock},
+		{3 * time.Second, true, 3 * time.Second},
+		{0, true, time.Second},
+		{2 * clock, true, clock},
+		{0, false, clock},
+		{3 * time.Second, false, clock},
+	} {
+		require.Equal(t, c.want, charged(clock, c.work, c.computes), c)
+	}
 }
