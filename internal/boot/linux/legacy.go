@@ -41,42 +41,41 @@ func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 
 // readLegacy follows a stage1 and adds its references, or the reason why there are none.
 func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) error {
-	refs, links, config, err := followLegacy(g, home, where, code)
+	found, config, err := followLegacy(g, home, where, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.Link(home.Number, "GRUB legacy in %s", where)
 		f.Breaks(g, home, c.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", where, bad.text), boot.InstallAgain)
 		return nil
 	}
-	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
-	if err == nil && g.Starts(home) {
+	if f.Add(found); err == nil && g.Starts(home) {
 		g.Configured(config)
 	}
 	return err
 }
 
 func followLegacy(g *boot.Guest, home boot.Partition, where string, code []byte) (
-	refs []boot.Ref, links []boot.Link, config boot.Config, err error,
+	f boot.Found, config boot.Config, err error,
 ) {
 	one, err := readStage1(code)
 	if err != nil {
-		return nil, nil, config, err
+		return f, config, err
 	}
 	if size := g.Disk.SectorSize(); size != grubSector {
-		return nil, nil, config, unsoundf("it supports only sectors of 512 bytes, but the disk has sectors of %d", size)
+		return f, config, unsoundf("it supports only sectors of 512 bytes, but the disk has sectors of %d", size)
 	}
 	at, err := legacyHolding(g, one.Sector, 1, "its next stage")
 	if err != nil {
-		return nil, nil, config, err
+		return f, config, err
 	}
 	two, err := readStage(g, at, one)
 	if err != nil {
-		return nil, nil, config, err
+		return f, config, err
 	}
 	refer := func(kind string, stored boot.Partition, place int64, sector uint32) {
 		if at.Number == 0 {
 			return // a number in the gap stays valid
 		}
-		refs = append(refs, boot.Ref{
+		f.Refs = append(f.Refs, boot.Ref{
 			Kind: kind, Partition: stored.Number, Off: place - stored.Off, At: []disk.Range{{Off: place, Len: 4}},
 			Raw: binary.LittleEndian.AppendUint32(nil, sector), Points: int64(sector) * grubSector, Target: at.Number,
 			Encode: boot.EncodeSectors(grubSector),
@@ -87,8 +86,8 @@ func followLegacy(g *boot.Guest, home boot.Partition, where string, code []byte)
 		refer(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
 			int64(one.Sector)*grubSector+atStageList-int64(i)*stageEntry, e.Start)
 	}
-	links, config = two.links(g, home, where, at, one)
-	return refs, links, config, nil
+	config = two.link(&f, g, home, where, at, one)
+	return f, config, nil
 }
 
 // legacyHolding finds the container of sectors: one partition, or the gap before all, with number 0. what names the
@@ -114,11 +113,10 @@ func containerName(p boot.Partition) string {
 	return fmt.Sprintf("partition %d", p.Number)
 }
 
-// links returns the next boot steps, and where the loader looks for its menu.
-func (s *legacyStage) links(g *boot.Guest, home boot.Partition, where string, at boot.Partition, one *stage1) (
-	[]boot.Link, boot.Config,
-) {
-	var f boot.Found
+// link adds the next boot steps, and returns where the loader looks for its menu.
+func (s *legacyStage) link(
+	f *boot.Found, g *boot.Guest, home boot.Partition, where string, at boot.Partition, one *stage1,
+) boot.Config {
 	f.Link(home.Number, "GRUB legacy in %s loads %s from LBA %d, in %s", where, s.name(), one.Sector, containerName(at))
 	number := int(s.slot) + 1
 	known := s.slot != wholeDisk && g.Numbered(number).Number != 0
@@ -136,7 +134,7 @@ func (s *legacyStage) links(g *boot.Guest, home boot.Partition, where string, at
 	case at.Number != 0 && (!known || number == at.Number):
 		config.Home = at.Number
 		f.Link(at.Number, "%s of GRUB legacy opens %s by its name", s.short(), s.config)
-		return f.Chain, config
+		return config
 	case at.Number != 0:
 		f.Link(at.Number, "%s of GRUB legacy runs", s.short())
 	}
@@ -145,7 +143,7 @@ func (s *legacyStage) links(g *boot.Guest, home boot.Partition, where string, at
 	} else {
 		config.Home, config.Anywhere, config.Paths = 0, true, legacyMenus
 	}
-	return f.Chain, config
+	return config
 }
 
 // legacyMenus are the usual paths of the menu. Spec: GRUB 0.97, configure.ac and stage2/asm.S, config_file; Red Hat
