@@ -38,15 +38,8 @@ func (f *alignFlags) add(cmd *cobra.Command) {
 
 // newAlign returns the command align.
 func newAlign(c *Base) *cobra.Command {
-	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
-	cmd := &cobra.Command{
-		Use:   "align SOURCE DEST",
-		Short: "Write an aligned copy of a disk image that still boots",
-		Args:  Arguments("SOURCE", "DEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
-		},
-	}
+	f := &alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
+	cmd := newCommand("align SOURCE DEST", "Write an aligned copy of a disk image that still boots", f.run)
 	f.add(cmd)
 	f.Add(cmd)
 	addFlags(cmd, "skip-aligned", &f.skipAligned)
@@ -54,7 +47,8 @@ func newAlign(c *Base) *cobra.Command {
 }
 
 // run writes the copy of a disk or a package.
-func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
+func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src, dest := args[0], args[1]
 	err := errors.Join(f.checkFlags(), f.checkDest(src, dest))
 	if err == nil && f.shifts {
 		f.to, err = f.to.AtOffset(dest)
@@ -197,16 +191,9 @@ const convert = "convert"
 
 // newConvert returns the command convert or offset.
 func newConvert(c *Base, command, short string) *cobra.Command {
-	f := alignFlags{copyFlags: copyFlags{Base: c, command: command, shifts: command == "offset"}}
+	f := &alignFlags{copyFlags: copyFlags{Base: c, command: command, shifts: command == "offset"}}
 	f.Copy = true
-	cmd := &cobra.Command{
-		Use:   command + " SOURCE DEST",
-		Short: short,
-		Args:  Arguments("SOURCE", "DEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
-		},
-	}
+	cmd := newCommand(command+" SOURCE DEST", short, f.run)
 	f.add(cmd)
 	if !f.shifts {
 		addFlags(cmd, "repair-table", &f.RepairTable, "skip-free", &f.SkipFree)
@@ -224,15 +211,8 @@ type viewFlags struct {
 
 // newView returns the command view.
 func newView(c *Base) *cobra.Command {
-	f := viewFlags{copyFlags: copyFlags{Base: c, command: "view"}}
-	cmd := &cobra.Command{
-		Use:   "view SOURCE DEST",
-		Short: "Write a VMDK that shows a disk image aligned",
-		Args:  Arguments("SOURCE", "DEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
-		},
-	}
+	f := &viewFlags{copyFlags: copyFlags{Base: c, command: "view"}}
+	cmd := newCommand("view SOURCE DEST", "Write a VMDK that shows a disk image aligned", f.run)
 	f.add(cmd)
 	f.AddPlaces(cmd)
 	addFlags(cmd, "with", &f.With, "skip-aligned", &f.skipAligned, "force", &f.force)
@@ -240,7 +220,8 @@ func newView(c *Base) *cobra.Command {
 }
 
 // run writes a view. VMDK is the only format that refers to ranges of other files.
-func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, src, dest string) error {
+func (f *viewFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src, dest := args[0], args[1]
 	if err := f.checkFlags(); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +79,23 @@ func Several(name string) cobra.PositionalArgs {
 			return nil
 		}
 		return Usage("%s takes %s..., 0 given; see trueup %s --help", cmd.Name(), name, cmd.Name())
+	}
+}
+
+// newCommand returns a command with the arguments of its usage line.
+func newCommand(
+	use, short string, run func(ctx context.Context, out, errOut io.Writer, args []string) error,
+) *cobra.Command {
+	names := strings.Fields(use)[1:]
+	args := Arguments(names...)
+	if name, several := strings.CutSuffix(names[len(names)-1], "..."); several {
+		args = Several(name)
+	}
+	return &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
+		},
 	}
 }
 

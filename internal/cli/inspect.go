@@ -32,15 +32,8 @@ type inspectFlags struct {
 
 // newInspect returns the command inspect.
 func newInspect(c *Base) *cobra.Command {
-	f := inspectFlags{Base: c, boundary: align.DefaultBoundary, storage: align.Generic()}
-	cmd := &cobra.Command{
-		Use:   "inspect IMAGE...",
-		Short: "Show what is on a disk image and what is misaligned",
-		Args:  Several("IMAGE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
-		},
-	}
+	f := &inspectFlags{Base: c, boundary: align.DefaultBoundary, storage: align.Generic()}
+	cmd := newCommand("inspect IMAGE...", "Show what is on a disk image and what is misaligned", f.run)
 	f.add(cmd)
 	return cmd
 }
@@ -57,7 +50,7 @@ func (f *inspectFlags) add(cmd *cobra.Command) {
 	)
 }
 
-func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
+func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) error {
 	if err := f.Apart("IMAGE", paths); err != nil {
 		return err
 	}
@@ -69,15 +62,15 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return err
 	}
 	if len(paths) == 1 {
-		return f.run(ctx, out, errOut, paths[0])
+		return f.one(ctx, out, errOut, paths[0])
 	}
 	return f.Each(ctx, "inspect", paths, out, errOut, func(out io.Writer, path string) error {
-		return f.run(ctx, out, errOut, path)
+		return f.one(ctx, out, errOut, path)
 	})
 }
 
-// run inspects one image.
-func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, path string) error {
+// one inspects one image.
+func (f *inspectFlags) one(ctx context.Context, out, errOut io.Writer, path string) error {
 	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {
 		return err
 	}
@@ -268,22 +261,16 @@ type planFlags struct {
 
 // newPlan returns the command plan.
 func newPlan(c *Base) *cobra.Command {
-	f := planFlags{Base: c}
-	cmd := &cobra.Command{
-		Use:   "plan IMAGE",
-		Short: "Show what align would do, and write nothing",
-		Args:  Arguments("IMAGE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
-		},
-	}
+	f := &planFlags{Base: c}
+	cmd := newCommand("plan IMAGE", "Show what align would do, and write nothing", f.run)
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "bench", &f.bench)
 	return cmd
 }
 
-func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
+func (f *planFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	path := args[0]
 	measured, err := f.readBench(f.bench)
 	if err != nil {
 		return err

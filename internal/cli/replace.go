@@ -33,15 +33,8 @@ const (
 
 // newReplace returns the command replace.
 func newReplace(c *Base) *cobra.Command {
-	f := replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
-	cmd := &cobra.Command{
-		Use:   "replace DISK...",
-		Short: "Replace a disk by its aligned copy",
-		Args:  Several("DISK"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
-		},
-	}
+	f := &replaceFlags{copyFlags: copyFlags{Base: c, command: "replace", skipAligned: true}}
+	cmd := newCommand("replace DISK...", "Replace a disk by its aligned copy", f.run)
 	f.add(cmd)
 	f.AddPlaces(cmd)
 	f.keep = keepOriginal
@@ -176,15 +169,8 @@ const stoppingMove = "stopping after the current step; trueup resume continues, 
 
 // newMove returns the command move.
 func newMove(c *Base) *cobra.Command {
-	f := moveFlags{Base: c, jobs: defaultJobs}
-	cmd := &cobra.Command{
-		Use:   "move DISK",
-		Short: "Move partitions inside a disk, with a journal",
-		Args:  Arguments("DISK"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
-		},
-	}
+	f := &moveFlags{Base: c, jobs: defaultJobs}
+	cmd := newCommand("move DISK", "Move partitions inside a disk, with a journal", f.run)
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.AddPlaces(cmd)
 	f.addWork(cmd, &f.jobs)
@@ -205,7 +191,8 @@ func (f *moveFlags) claim(path string) (*store.Device, error) {
 }
 
 // run moves the partitions inside a disk.
-func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, path string) (err error) {
+func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, args []string) (err error) {
+	path := args[0]
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
 	}

@@ -193,14 +193,9 @@ type reportFlags struct {
 
 // newReport returns the command report.
 func newReport(c *Base) *cobra.Command {
-	f := reportFlags{Base: c}
-	cmd := &cobra.Command{
-		Use:   "report [KEY=VALUE]... FILE...",
-		Short: "Merge the results of many scans into one report",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
-		},
-	}
+	f := &reportFlags{Base: c}
+	cmd := newCommand("report [KEY=VALUE]... FILE...", "Merge the results of many scans into one report", f.run)
+	cmd.Args = nil // see scan.ReportFiles
 	f.add(cmd, c)
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "fail-on", &f.failOn, "allow-unknown", &f.AllowUnknown,
@@ -246,7 +241,7 @@ func (f *reportFlags) apart() error {
 	return f.Spare()
 }
 
-func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
+func (f *reportFlags) run(ctx context.Context, out, errOut io.Writer, args []string) (err error) {
 	if err := f.resolve(args); err != nil {
 		return err
 	}

@@ -32,15 +32,8 @@ type serveFlags struct {
 
 // newServe returns the command serve.
 func newServe(c *Base) *cobra.Command {
-	f := serveFlags{Base: c}
-	cmd := &cobra.Command{
-		Use:   "serve SOURCE",
-		Short: "Serve the aligned disk to other programs, without a copy",
-		Args:  Arguments("SOURCE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
-		},
-	}
+	f := &serveFlags{Base: c}
+	cmd := newCommand("serve SOURCE", "Serve the aligned disk to other programs, without a copy", f.run)
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd,
@@ -58,7 +51,8 @@ func (f *serveFlags) checkFlags() error {
 	return nil
 }
 
-func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src string) error {
+func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src := args[0]
 	if err := f.checkFlags(); err != nil {
 		return err
 	}

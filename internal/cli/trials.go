@@ -30,20 +30,11 @@ type benchFlags struct {
 
 // newBench returns the command bench.
 func newBench(c *Base) *cobra.Command {
-	f := benchFlags{Base: c, Options: bench.Options{
+	f := &benchFlags{Base: c, Options: bench.Options{
 		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Runtime: bench.DefaultRuntime,
 		Rounds: bench.DefaultRounds, Now: time.Now,
 	}}
-	cmd := &cobra.Command{
-		Use:               "bench DIR",
-		Short:             "Measure what misalignment costs on a storage",
-		Args:              Arguments("DIR"),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Folder = args[0]
-			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)
-		},
-	}
+	cmd := newCommand("bench DIR", "Measure what misalignment costs on a storage", f.run)
 	addFlags(cmd,
 		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "runtime", &f.Runtime,
 		"rounds", &f.Rounds, "buffered", &f.Buffered,
@@ -52,7 +43,8 @@ func newBench(c *Base) *cobra.Command {
 	return cmd
 }
 
-func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
+func (f *benchFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	f.Folder = args[0]
 	if err := f.Check(); err != nil {
 		return err
 	}
@@ -80,15 +72,8 @@ type bootFlags struct {
 
 // newBoot returns the command boot.
 func newBoot(c *Base) *cobra.Command {
-	f := bootFlags{Base: c}
-	cmd := &cobra.Command{
-		Use:   "boot SOURCE",
-		Short: "Boot a disk in QEMU, unchanged and aligned, and compare",
-		Args:  Arguments("SOURCE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
-		},
-	}
+	f := &bootFlags{Base: c}
+	cmd := newCommand("boot SOURCE", "Boot a disk in QEMU, unchanged and aligned, and compare", f.run)
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	f.addMachine(cmd)
@@ -123,7 +108,8 @@ func (f *bootFlags) checkFlags() error {
 	return nil
 }
 
-func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {
+func (f *bootFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src := args[0]
 	if err := f.checkFlags(); err != nil {
 		return err
 	}
@@ -171,15 +157,8 @@ type judgeFlags struct {
 
 // newJudge returns the command judge.
 func newJudge(c *Base) *cobra.Command {
-	f := judgeFlags{Base: c}
-	cmd := &cobra.Command{
-		Use:   "judge SOURCE DEST",
-		Short: "Check a finished copy with qemu-img and libguestfs",
-		Args:  Arguments("SOURCE", "DEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
-		},
-	}
+	f := &judgeFlags{Base: c}
+	cmd := newCommand("judge SOURCE DEST", "Check a finished copy with qemu-img and libguestfs", f.run)
 	f.judge = opinion.All
 	addReading(cmd, &f.Reading)
 	addFlags(cmd,
@@ -189,7 +168,8 @@ func newJudge(c *Base) *cobra.Command {
 	return cmd
 }
 
-func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, dest string) error {
+func (f *judgeFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src, dest := args[0], args[1]
 	if _, err := f.Options(); err != nil {
 		return err
 	}

@@ -29,14 +29,9 @@ type openFlags struct {
 
 // newOpen returns the command undo, resume or finish.
 func newOpen(c *Base, name, short string) *cobra.Command {
-	f := openFlags{Base: c, GoOn: realign.GoOn{Command: name}}
-	cmd := &cobra.Command{
-		Use: name + " PATH...", Short: short,
-		Args: f.below.arguments,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args)
-		},
-	}
+	f := &openFlags{Base: c, GoOn: realign.GoOn{Command: name}}
+	cmd := newCommand(name+" PATH...", short, f.run)
+	cmd.Args = f.below.arguments
 	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.addProgress(cmd)
 	addFlags(cmd, "below", &f.below.folder, "dry-run", &f.below.dry)

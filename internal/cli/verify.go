@@ -24,15 +24,8 @@ type verifyFlags struct {
 
 // newVerify returns the command verify.
 func newVerify(c *Base) *cobra.Command {
-	f := verifyFlags{Base: c, jobs: defaultJobs}
-	cmd := &cobra.Command{
-		Use:   "verify SOURCE DEST",
-		Short: "Prove that DEST is SOURCE, aligned",
-		Args:  Arguments("SOURCE", "DEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
-		},
-	}
+	f := &verifyFlags{Base: c, jobs: defaultJobs}
+	cmd := newCommand("verify SOURCE DEST", "Prove that DEST is SOURCE, aligned", f.run)
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset), "to-sector-size", realign.SectorSize(&f.Sectors))
@@ -50,7 +43,8 @@ func sameFile(a, b string) bool {
 	return a == b || err == nil && other == nil && os.SameFile(x, y)
 }
 
-func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
+func (f *verifyFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src, dest := args[0], args[1]
 	if sameFile(src, dest) {
 		return Usage("SOURCE %s and DEST %s are the same file; name two", src,
 			dest)
