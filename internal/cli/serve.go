@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/bench"
 	"github.com/trueup/trueup/internal/handover"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/nbd"
@@ -19,7 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/sandbox"
-	"github.com/trueup/trueup/internal/units"
 )
 
 type serveFlags struct {
@@ -113,7 +113,6 @@ type handoverFlags struct {
 	*Base
 	Move
 	handover.Handover
-	limit                 string
 	run                   bool
 	resume, undo, discard bool
 }
@@ -136,8 +135,8 @@ func newHandover(c *Base) *cobra.Command {
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	f.addProgress(cmd)
 	addFlags(cmd,
-		"require-sandbox", &f.RequireSandbox, "socket", &f.Socket, "qmp", &f.Pull.Monitor,
-		"domain", &f.Pull.Domain, "limit", &f.limit, "run", &f.run, "resume", &f.resume, "undo", &f.undo,
+		"require-sandbox", &f.RequireSandbox, "socket", &f.Socket, "qmp", &f.Pull.Monitor, "domain", &f.Pull.Domain,
+		"limit", (*bench.Size)(&f.Pull.Limit), "run", &f.run, "resume", &f.resume, "undo", &f.undo,
 		"discard-writes", &f.discard,
 	)
 	return cmd
@@ -167,11 +166,6 @@ func (f *handoverFlags) arguments(cmd *cobra.Command, args []string) error {
 func (f *handoverFlags) hand(ctx context.Context, out, errOut io.Writer, args []string) (err error) {
 	if _, err := f.Options(); err != nil {
 		return err
-	}
-	if f.limit != "" {
-		if f.Pull.Limit, err = units.Parse(f.limit); err != nil {
-			return Usage("--limit %s: %v", f.limit, err)
-		}
 	}
 	h := &f.Handover
 	h.Dest, h.Version, h.Stderr = args[len(args)-1], f.Base.Version, errOut
