@@ -15,8 +15,10 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // openFlags holds the flags of undo, resume and finish.
@@ -219,7 +221,7 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 	if err := f.Confine(ctx, errOut, slices.Clone(f.Allow), writes); err != nil {
 		return err
 	}
-	disks, kept, err := journal.Below(folder)
+	disks, kept, err := disksBelow(folder)
 	if err != nil {
 		return err
 	}
@@ -259,6 +261,41 @@ func (f *openFlags) runBelow(ctx context.Context, out, errOut io.Writer) error {
 		}
 		return f.goOnAt(ctx, out, errOut, f.hold(path))
 	})
+}
+
+// maxBelow bounds the number of journals that disksBelow lists.
+const maxBelow = 1 << 16
+
+// disksBelow lists the disks in a folder and its subfolders that have a journal beside them, sorted by name. It follows
+// no link below the folder and stays on its file system. unread maps the path of each unsearched folder to its error.
+func disksBelow(folder string) (disks []string, unread map[string]error, err error) {
+	top, err := sys.Stat(folder)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", folder, err)
+	}
+	unread = map[string]error{}
+	root := folder + string(filepath.Separator) + "." // the folder behind a link
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch st, gone := sys.Lstat(path); {
+		case err != nil && path == root:
+			return fmt.Errorf("%s: %w", folder, sys.Cause(err))
+		case errors.Is(gone, fs.ErrNotExist): // removed in the meantime
+		case err != nil:
+			unread[path] = fmt.Errorf("%s: %w", path, sys.Cause(err))
+		case st.Mode.IsDir() && st.Device != top.Device:
+			unread[path] = fmt.Errorf("%s: %w", path, &ondisk.Refusal{
+				Code: "file-system", Reason: "the folder is on another file system", Remedy: "name it with --below",
+			})
+			return fs.SkipDir
+		case !st.Mode.IsRegular() || !strings.HasSuffix(path, journal.Suffix) || e.Name() == journal.Suffix:
+		case len(disks) == maxBelow:
+			return ondisk.In(ondisk.ErrLimit, "%s: more than %d journals; name a smaller folder", folder, maxBelow)
+		default:
+			disks = append(disks, strings.TrimSuffix(path, journal.Suffix))
+		}
+		return nil
+	})
+	return disks, unread, err
 }
 
 // judge returns the reason why the command would refuse a disk. It changes nothing.
