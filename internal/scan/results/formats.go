@@ -274,15 +274,14 @@ func builtIn(name string) func(w io.Writer, data any) error {
 	}
 }
 
-// layoutFunctions holds the functions of layouts and of the page. They return safe texts, except for note, command and
-// the parts of rows.
+// layoutFunctions holds the functions of layouts and of the page. They return safe texts, except for note and command.
 var layoutFunctions = template.FuncMap{
 	"add":   func(a, b int) int { return a + b },
 	"bytes": units.Format, "cdata": func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
 	"copied": copiedText, "counted": counted, "escape": report.Escape, "images": images, "isolation": isolationWords,
 	"links": linksText, "merged": (*Merged).text, "moment": moment,
 	"number": func(n int) string { return thousands(int64(n)) }, "others": (*Summary).othersText, "safe": safe,
-	"seconds": report.Seconds, "short": units.Short,
+	"seconds": report.Seconds,
 	"stays": func(n int) string {
 		return counted(n, "image is off the boundary and stays: a move would put its data worse.",
 			"images are off the boundary and stay: a move would put their data worse.")
@@ -290,12 +289,9 @@ var layoutFunctions = template.FuncMap{
 	"sums":  func(l LabelSum) string { return l.text() },
 	"plain": units.Counted[int],
 
-	"command": (*Image).command, "disks": htmlDisks, "extra": extraPercent, "files": otherFiles, "findings": someOf,
+	"classes": classesOf, "command": (*Image).command, "extra": extraPercent,
 	"first": first, "join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
-	"over": func(n, by int64) int64 { return n / by }, "tags": tagsOf, "unknown": (*Summary).unknown,
-	"unreadable": (*Summary).unreadable,
-	"verdict":    func(p report.Partition) string { return verdictLooks[p.Verdict].class },
-	"word":       wordOf,
+	"tags": tagsOf, "unknown": (*Summary).unknown, "unreadable": (*Summary).unreadable, "word": wordOf,
 }
 
 var metricsFormat = Format{

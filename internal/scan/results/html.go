@@ -3,7 +3,7 @@ package results
 import (
 	"cmp"
 	_ "embed" // body, style and script of the report
-	"fmt"
+	"encoding/json"
 	"io"
 	"iter"
 	"maps"
@@ -57,7 +57,9 @@ type htmlReport struct {
 	Tiles                []tile
 	Kinds, Tags, Formats []choice // filters
 	Total                int
-	Rows                 iter.Seq[*Image]
+	Plain                iter.Seq[*Image] // rows without the script
+	LeftOut              int              // rows that are not in Plain
+	Rows, Shared         iter.Seq[json.RawMessage]
 }
 
 // choice is a filter and the number of rows that match it.
@@ -67,9 +69,10 @@ type choice struct {
 }
 
 func newPage(r *Report) htmlReport {
-	shown := r.Shown
+	shown, rows := r.Shown, newRowData(r.Images)
 	p := htmlReport{
-		Summary: r.Summary, Lead: htmlLead(r.Summary), Tiles: htmlTiles(r.Summary), Total: shown.rows, Rows: r.Images,
+		Summary: r.Summary, Lead: htmlLead(r.Summary), Tiles: htmlTiles(r.Summary), Total: shown.rows,
+		Plain: rows.plain, LeftOut: max(0, shown.rows-maxPlain), Rows: rows.list, Shared: rows.listShared,
 	}
 	for _, k := range kindOrder {
 		p.Kinds = append(p.Kinds, choice{k, wordOf(k), shown.kinds[k]})
@@ -202,6 +205,15 @@ func tagsOf(i *Image) (out []choice) {
 	return out
 }
 
+// classesOf returns the classes of a row for the style sheet: the kind, then the tags.
+func classesOf(i *Image) string {
+	out := []string{kindOf(i)}
+	for _, t := range tagsOf(i) {
+		out = append(out, t.Key)
+	}
+	return strings.Join(out, " ")
+}
+
 // noteOf returns the line below the path: the reason why there is no verdict, or why it does not count.
 func noteOf(i *Image) string {
 	switch {
@@ -232,107 +244,6 @@ func extraPercent(percent float64) string {
 	return strconv.FormatFloat(math.Min(percent, 1e6), 'f', 0, 64) + " %"
 }
 
-// otherFiles returns the files of an image, or nil if the path names the only one.
-func otherFiles(i *Image) []File {
-	if len(i.Files) == 1 && strings.HasSuffix(i.Path, i.Files[0].Name) {
-		return nil
-	}
-	return i.Files
-}
-
-// findings holds the first of several findings, and the number of further ones.
-type findings struct {
-	All  []align.Finding
-	More int
-}
-
-func someOf(fs []align.Finding) findings {
-	shown := min(len(fs), maxFindings)
-	return findings{fs[:shown:shown], len(fs) - shown}
-}
-
-// Limits of one row. trueup inspect shows the rest.
-const (
-	maxDisks    = 64 // of a package
-	maxFindings = 16 // of a disk
-	maxParts    = 64
-	maxLenses   = 4
-	// labelShare is the least share of a disk, in percent, for a partition number on the map. It fits two digits on a
-	// phone.
-	labelShare = 5
-)
-
-// htmlDisk is a disk with its map. Facts, Boxes and Lenses are safe; other texts are not. It embeds no Disk: templates
-// find promoted fields slowly.
-type htmlDisk struct {
-	Member       string
-	Size, Sector int64
-	Guest        *report.Guest
-	Facts        string
-	Boxes        []box
-	Lenses       []lens
-	Parts        []report.Partition
-	Unshown      int // partitions that are not in Parts
-	Refusals     findings
-	Notes        findings
-	Advice       *align.Advice
-	Fix          *Fix
-}
-
-func htmlDisks(all []Disk) (out []htmlDisk) {
-	for _, d := range all[:min(len(all), maxDisks)] {
-		h := htmlDisk{
-			Member: d.Member, Size: d.Size, Sector: d.Sector(), Guest: d.Guest, Facts: diskFacts(d),
-			Parts: worst(d.Partitions, min(len(d.Partitions), maxParts)), Advice: d.Advice, Fix: d.Fix,
-		}
-		h.Unshown = len(d.Partitions) - len(h.Parts)
-		h.Boxes = boxes(d, h.Parts)
-		var rest []align.Finding
-		h.Lenses, rest = lenses(d, h.Parts)
-		h.Notes = someOf(rest)
-		h.Notes.All = append(ofError("error", d.Error), h.Notes.All...)
-		if d.Fix != nil {
-			h.Refusals.All = slices.Clone(someOf(d.Fix.Refusals).All)
-			for n := range h.Refusals.All {
-				h.Refusals.All[n].Severity = "refused"
-			}
-		}
-		h.Refusals.All = append(h.Refusals.All, ofError("no plan", d.Unplanned)...)
-		out = append(out, h)
-	}
-	return out
-}
-
-// ofError returns an error as a finding.
-func ofError(word align.Severity, e *report.Error) []align.Finding {
-	if e == nil {
-		return nil
-	}
-	return []align.Finding{{Severity: word, Subject: e.Code, Text: e.Message}}
-}
-
-func diskFacts(d Disk) string {
-	var out []string
-	switch scheme := d.Table.Scheme; {
-	case scheme != "" && scheme != "none":
-		out = append(out, strings.ToUpper(safe(scheme)))
-	case d.Volume != nil:
-		out = append(out, "no table: "+safe(d.Volume.Kind)+" on the whole disk")
-	case d.Error == nil:
-		out = append(out, "no partition table")
-	}
-	if n := len(d.Partitions); n > 0 {
-		out = append(out, units.Counted(n, "partition"))
-	}
-	if d.Boot.Text != "" {
-		out = append(out, "boot code: "+safe(d.Boot.Text))
-	}
-	if d.Boundary != (align.Boundary{}) {
-		out = append(out, "judged by "+d.Boundary.Text())
-	}
-	return strings.Join(out, " · ")
-}
-
 // percent is a length in a picture.
 type percent float64
 
@@ -347,75 +258,4 @@ func share(n, total int64) percent {
 		return 0
 	}
 	return percent(100 * float64(n) / float64(total))
-}
-
-// box is a partition on the map.
-type box struct {
-	Class, Label string
-	At, Share    percent
-}
-
-// boxes returns the partitions to scale, extended ones below the others. It cuts partitions of a broken table at the
-// end of the disk.
-func boxes(d Disk, parts []report.Partition) []box {
-	var under, over []box
-	for _, p := range parts {
-		start := min(max(p.Start, 0), d.Size)
-		b := box{
-			Class: verdictLooks[p.Verdict].class, At: share(start, d.Size),
-			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
-		}
-		if b.Class == "unjudged" {
-			under = append(under, b)
-			continue
-		}
-		if b.Share >= labelShare {
-			b.Label = strconv.Itoa(p.Number)
-		}
-		over = append(over, b)
-	}
-	return append(under, over...)
-}
-
-// lens magnifies the start of a partition to show the boundary. It has four blocks of the unit of the storage, the
-// first one with the start in it. Blocks holds the starts of blocks of that size in the partition.
-type lens struct {
-	Class, Unit, Text string
-	Blocks            [4]percent
-}
-
-// lenses returns one lens for each distinct offset from the boundary. rest holds the other findings of the disk.
-func lenses(d Disk, parts []report.Partition) (out []lens, rest []align.Finding) {
-	rest = slices.Clone(d.Findings)
-	seen := map[[2]int64]bool{}
-	for _, p := range parts {
-		unit := map[align.Verdict]align.Boundary{
-			align.Misaligned: align.SmallestBoundary, align.BelowBoundary: d.Boundary,
-		}[p.Verdict]
-		if unit == (align.Boundary{}) || p.Start < 0 {
-			continue
-		}
-		past := unit.Past(p.Start)
-		way := [2]int64{unit.Bytes(), past}
-		if seen[way] || len(out) == maxLenses {
-			continue
-		}
-		seen[way] = true
-		l := lens{Class: verdictLooks[p.Verdict].class, Unit: unit.Text()}
-		for n := range l.Blocks {
-			l.Blocks[n] = 25 * (percent(n) + share(past, unit.Bytes())/100)
-		}
-		subject := fmt.Sprintf("partition %d", p.Number)
-		at := slices.IndexFunc(rest, func(f align.Finding) bool {
-			return f.Subject == subject && (f.Code == "misaligned" || f.Code == "below-boundary")
-		})
-		if at >= 0 {
-			l.Text = safe("Partition " + strconv.Itoa(p.Number) + " " + rest[at].Text + ".")
-			rest = slices.Delete(rest, at, at+1)
-		} else {
-			l.Text = fmt.Sprintf("Partition %d starts %s past a multiple of %s.", p.Number, units.Format(past), l.Unit)
-		}
-		out = append(out, l)
-	}
-	return out, rest
 }

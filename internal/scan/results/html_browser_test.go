@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,16 +20,16 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
 // Expressions for the visible state of the page.
 const (
-	shownPaths = `Array.from(document.querySelectorAll("#rows > tr")).filter(r => !r.hidden).map(r => ` +
-		`r.querySelector("summary").firstChild.textContent)`
-	stateText = `document.getElementById("state").textContent`
-	sortedBy  = `Array.from(document.querySelectorAll("th[aria-sort]")).map(h => h.dataset.sort + " " + ` +
+	shownPaths = `Array.from(document.querySelectorAll("#rows > tr summary"), s => s.firstChild.textContent)`
+	stateText  = `document.getElementById("state").textContent`
+	sortedBy   = `Array.from(document.querySelectorAll("th[aria-sort]")).map(h => h.dataset.sort + " " + ` +
 		`h.getAttribute("aria-sort"))`
 	openCount = `document.querySelectorAll("#rows details[open]").length`
 )
@@ -133,6 +134,14 @@ func filters(p *page, images []*Image) {
 	require.Len(t, eval[[]string](p, shownPaths), 3)
 }
 
+// filled waits until the open rows have their details.
+func (p *page) filled(rows int) {
+	p.t.Helper()
+	_, err := chromedp.Run(p.ctx,
+		chromedp.Poll[bool](fmt.Sprintf(`document.querySelectorAll("#rows details[open] > div").length === %d`, rows)))
+	require.NoError(p.t, err)
+}
+
 func opensDetails(p *page, images []*Image) {
 	t := p.t
 	require.Zero(t, eval[int](p, openCount))
@@ -140,6 +149,7 @@ func opensDetails(p *page, images []*Image) {
 	require.Equal(t, "erp-suite.ova", filepath.Base(images[2].Path))
 	p.run(chromedp.Click(third + " summary"))
 	require.Equal(t, 1, eval[int](p, openCount))
+	p.filled(1)
 	require.True(t, eval[bool](p, `document.querySelector("`+third+` svg.map").checkVisibility()`))
 	require.Equal(t, 2, eval[int](p, `document.querySelectorAll("`+third+` svg.map").length`),
 		"each disk of a package has a map")
@@ -149,9 +159,9 @@ func opensDetails(p *page, images []*Image) {
 	p.run(chromedp.Click(third + " > td:nth-child(5)")) // a number is above the line, and opens it too
 	require.Equal(t, 1, eval[int](p, openCount))
 	p.run(chromedp.Click(`input[value="refused"]`), chromedp.Click("#open"))
-	require.Equal(t, 2, eval[int](p, openCount))
+	p.filled(1)
 	require.Contains(t, eval[string](p, `document.querySelector("tr.refused details").innerText`),
-		"install GRUB in the guest")
+		"refused disk: "+lilo.Text+" "+lilo.Remedy)
 }
 
 func keepsState(p *page, images []*Image) {
@@ -192,15 +202,22 @@ func isATable(p *page, images []*Image) {
 	require.Equal(p.t, 7, roles[`"columnheader"`])
 }
 
+// The script draws the rows that the page has without it.
 func TestReportWithoutScript(t *testing.T) {
 	tabs := chromium(t)
 	s, images := sampleLibrary()
-	p := open(tabs, t, htmlWritten(t, s, images), wide,
+	path := htmlWritten(t, s, images)
+	rows := `Array.from(document.querySelectorAll("#rows > tr"), r => [r.className]` +
+		`.concat(r.querySelector("summary").innerHTML, ` +
+		`Array.from(r.cells).filter((c, n) => n !== 1).map(c => c.title + c.innerHTML)))`
+	drawn := eval[[][]string](open(tabs, t, path, wide), rows)
+	p := open(tabs, t, path, wide,
 		pagetest.Send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`),
 		"what does nothing without a script is not shown")
 	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))
-	require.Len(t, eval[[]string](p, shownPaths), len(images))
+	require.Len(t, drawn, len(images))
+	require.Equal(t, eval[[][]string](p, rows), drawn)
 	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
 	at := eval[[]float64](p,
 		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(1) `+
@@ -226,7 +243,7 @@ func TestHostileReportInChromium(t *testing.T) {
 	p.settles(fmt.Sprintf("All %d rows are shown.", len(htmlHostile)))
 	p.run(chromedp.Click("#open"), chromedp.Click(pageHead("path")), chromedp.SendKeys("#find", "<script>alert(1)"))
 	p.settles(fmt.Sprintf("1 of %d rows are shown: with “<script>alert(1)”.", len(htmlHostile)))
-	require.Contains(t, eval[string](p, `document.querySelector("#rows > tr:not([hidden]) summary").textContent`),
+	require.Contains(t, eval[string](p, `document.querySelector("#rows summary").textContent`),
 		"<script>alert(1)</script>/x.vmdk")
 	require.Equal(t, 1, eval[int](p, `document.scripts.length`))
 	p.quiet() // no dialog, no complaint of the policy, no request
@@ -246,6 +263,9 @@ func TestReportOnAPhone(t *testing.T) {
 				fmt.Sprintf(
 					`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of `+
 						`document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
+			if opened {
+				p.filled(len(images))
+			}
 			require.Equal(t, int(width),
 				eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`),
 				"the page scrolls sideways at %d", width)
@@ -316,6 +336,7 @@ func TestReportOnPaper(t *testing.T) {
 	s, images := sampleLibrary()
 	p := open(tabs, t, htmlWritten(t, s, images), wide)
 	eval[bool](p, `document.querySelectorAll("#rows details")[3].open = true`)
+	p.filled(1)
 	pdf := filepath.Join(t.TempDir(), "report.pdf")
 	require.NoError(t, os.WriteFile(pdf, get(p, chromedp.PrintToPDF()), 0o600))
 	// Lines break where they must, at hyphens too.
@@ -326,5 +347,72 @@ func TestReportOnPaper(t *testing.T) {
 	}
 	require.Contains(t, text, joined(images[3].Priority.Command), "what is open is printed")
 	require.NotContains(t, text, "rowsareshown", "what only works on a screen is not printed")
+	p.quiet()
+}
+
+// rectangles returns the class, place and width of each rectangle in the rows of a page, by the class of the picture.
+func rectangles(p *page, rows int) map[string][][3]string {
+	p.t.Helper()
+	eval[bool](p, `for (const d of document.querySelectorAll("#rows details")) d.open = true; true`)
+	p.filled(rows)
+	out := map[string][][3]string{}
+	for _, r := range eval[[][4]string](p, `Array.from(document.querySelectorAll("#rows rect"), r => `+
+		`[r.parentNode, r].map(e => e.getAttribute("class")).concat(["x", "width"].map(a => r.getAttribute(a))))`) {
+		out[r[0]] = append(out[r[0]], [3]string(r[1:]))
+	}
+	return out
+}
+
+// The map is to scale: a start at a quarter of the disk is at a quarter of the picture.
+func TestMapIsToScale(t *testing.T) {
+	tabs := chromium(t)
+	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""},
+		pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""},
+		pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
+	path := htmlWritten(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
+	require.Equal(t, map[string][][3]string{
+		// the last is truncated at the end of the disk
+		"map": {
+			{"unjudged", "25%", "50%"},
+			{"misaligned", "0%", "12.5%"},
+			{"misaligned", "25%", "12.5%"},
+			{"aligned", "87.5%", "12.5%"},
+		},
+		// LBA 63 is at 3584 of 4096 bytes in a quarter of the picture, and both share one picture.
+		"lens": {
+			{"misaligned", "21.875%", "25%"},
+			{"misaligned more", "46.875%", "25%"},
+			{"misaligned more", "71.875%", "25%"},
+			{"misaligned more", "96.875%", "25%"},
+		},
+	}, rectangles(open(tabs, t, path, wide), 1))
+}
+
+// Numbers of a broken table must not break pictures: negative, beyond the end, the largest.
+func TestPicturesOfHostileNumbers(t *testing.T) {
+	tabs := chromium(t)
+	var images []*Image
+	for _, number := range []int64{0, -1, -1 << 63, 1<<63 - 1, 512} {
+		for _, v := range []align.Verdict{align.Misaligned, align.BelowBoundary, align.Aligned, ""} {
+			var i Image
+			fill(reflect.ValueOf(&i).Elem(), "x", number)
+			i.State = Judged
+			for d := range i.Disks {
+				for p := range i.Disks[d].Partitions {
+					i.Disks[d].Partitions[p].Verdict = v
+				}
+			}
+			images = append(images, &i)
+		}
+	}
+	p := open(tabs, t, htmlWritten(t, NewSummary(), images), wide)
+	shown := rectangles(p, len(images))
+	require.NotEmpty(t, shown["map"])
+	require.NotEmpty(t, shown["lens"])
+	for _, r := range slices.Concat(shown["map"], shown["lens"]) {
+		require.NotContains(t, r[1]+r[2], "-", "outside of the picture")
+	}
+	require.NotContains(t, eval[string](p, `document.body.innerHTML`), "NaN")
+	require.Contains(t, eval[string](p, `document.getElementById("rows").innerHTML`), `"9223372036854775807 bytes"`)
 	p.quiet()
 }
