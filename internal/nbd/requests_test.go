@@ -167,6 +167,10 @@ func TestMapIsAskedOnce(t *testing.T) {
 	got, _ := converse(t, b, sent...)
 	require.Len(t, got, size/each*(headRoom+each))
 	require.LessOrEqual(t, b.asked, size/ahead)
+	asked := b.asked
+	got, _ = converse(t, b, structured(), ask(cmdRead, 0, 9<<20, 4096))
+	require.Len(t, got, headRoom+4096)
+	require.Equal(t, asked, b.asked, "small reads need no map")
 }
 
 // Unknown or malformed options get a reply, and the handshake continues.

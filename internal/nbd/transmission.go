@@ -28,7 +28,7 @@ const (
 )
 
 const (
-	// sparse is the shortest run of zeros inside a request to send as a hole, in bytes.
+	// sparse is the shortest run of zeros to send as a hole, in bytes. Shorter requests read no map of the disk.
 	sparse = 64 << 10
 	// ahead is the range of one extent query, in bytes.
 	ahead = 8 << 20
@@ -160,7 +160,7 @@ func (s *session) readChunks(q *request, r disk.Range) error {
 	for r.Len > 0 {
 		n, zero := min(r.Len, int64(len(s.buf)-headRoom)), false
 		var err error
-		if !whole {
+		if !whole && (r.Len >= sparse || s.known.Contains(r)) {
 			n, zero, err = s.stretch(r, n)
 		}
 		if err == nil && !zero {
