@@ -273,6 +273,9 @@ func TestReportOnAPhone(t *testing.T) {
 				`Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => `+
 					`c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
 		}
+		if width == 320 {
+			pagetest.Accessible(p.ctx, t)
+		}
 		p.quiet()
 	}
 }

@@ -106,7 +106,8 @@
       findings(refusals), findings(notes), when(advice, make("p", {}, text(advice))), when(moves, make("p", {}, text(moves))));
   };
 
-  const tableOf = (parts) => make("table", {},
+  // The table scrolls on a phone, by the keyboard too.
+  const tableOf = (parts) => make("table", {tabindex: 0, "aria-label": "Partitions"},
     make("tr", {}, make("th", {}, make("abbr", {title: "* is active"}, "#")), make("th", {}, "Verdict"),
       ["Start LBA", "On", "Size"].map((h) => make("th", {class: "number"}, h)), make("th", {}, "Type"), make("th", {}, "Content")),
     parts.map((p) => make("tr", {class: p.kind}, make("td", p.active ? {title: "active"} : {}, p.number + (p.active ? "*" : "")),
