@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// sectorVolume is a volume, and whether Linux mounts it on a disk with sectors of 4096 bytes. The sources of the rows are
-// in docs/dev/decisions/sector-sizes.md; the test asks a Linux guest.
+// sectorVolume is a volume, and whether Linux mounts it on a disk with sectors of 4096 bytes. The sources are in
+// docs/dev/decisions/sector-sizes.md; a Linux guest is the judge.
 type sectorVolume struct {
 	name   string
 	mebis  int64
@@ -59,7 +59,8 @@ func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
 // mountedIn returns which partitions of a disk Linux mounts, in order, if the disk has sectors of a size.
 func mountedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
 	t.Helper()
-	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw, sector)
+	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw,
+		sector)
 	for i := range partitions {
 		script += fmt.Sprintf("-mount-ro /dev/sda%d /\n-statvfs /\n-umount-all\necho =\n", i+1)
 	}

@@ -418,7 +418,7 @@ func listed(t *testing.T, raw string, sector int64) (out [][2]int64) {
 	return out
 }
 
-// randomDisk makes a disk with partitions at random places, and data at both ends of each. Without whole, they start and
+// randomDisk makes a disk with partitions at random places, and data at both ends of each. Unless whole, they start and
 // end anywhere in sectors of 512 bytes.
 func randomDisk(t *testing.T, r *rand.Rand, label string, sector int64, whole bool) string {
 	t.Helper()
@@ -496,7 +496,7 @@ func resectored(t *testing.T, raw string, sector int64, g Goal) (dest string, er
 // back. fdisk makes and reads the tables.
 func TestRandomDisksInBothSectorSizes(t *testing.T) {
 	for i := range disktest.Sample(150) {
-		r := rand.New(rand.NewSource(int64(i))) //nolint:gosec // a test
+		r := rand.New(rand.NewSource(int64(i)))
 		label, sector, whole := []string{"gpt", "dos"}[r.Intn(2)], []int64{512, 4096}[r.Intn(2)], r.Intn(3) > 0
 		t.Run(fmt.Sprintf("%d: %s of %d", i, label, sector), func(t *testing.T) {
 			raw := randomDisk(t, r, label, sector, whole || sector == 4096)
@@ -532,7 +532,7 @@ func TestMutantsInBothSectorSizes(t *testing.T) {
 	for i := range disktest.Sample(500) {
 		label, sector := []string{"gpt", "dos"}[i%2], []int64{512, 4096}[i/2%2]
 		t.Run(fmt.Sprintf("%d: %s of %d", i, label, sector), func(t *testing.T) {
-			r := rand.New(rand.NewSource(int64(i))) //nolint:gosec // a test
+			r := rand.New(rand.NewSource(int64(i)))
 			raw := randomDisk(t, r, label, sector, true)
 			f, err := os.OpenFile(raw, os.O_RDWR, 0)
 			require.NoError(t, err)
