@@ -23,7 +23,7 @@ LINT := $(shell command -v golangci-lint || ls "$$($(GO) env GOPATH)/bin/golangc
 
 # The version comes from -ldflags; Go's own stamp would fail a build in a checkout that another user owns.
 export GOFLAGS := $(filter-out -buildvcs=%,$(shell $(GO) env GOFLAGS)) -buildvcs=false
-# Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
+# Debian keeps mkntfs and sfdisk outside of an ordinary user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
 .PHONY: help
@@ -40,7 +40,7 @@ install: build ## programs, manual pages and completions below PREFIX (/usr/loca
 	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(APART) $(GO) run . -version $(VERSION) -pages $(abspath $(DESTDIR)$(PREFIX))
 
 .PHONY: release
-release: ## what a release consists of, for all systems, in dist
+release: ## all files of a release, for all systems, in dist
 	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(APART) $(GO) run . -version $(VERSION) -out ../dist
 
 .PHONY: test-release
@@ -49,12 +49,12 @@ test-release: ## a release, twice from other folders; its packages installed, us
 	cd release && $(APART) $(GO) test -count=1 -timeout 60m ./...
 
 .PHONY: test-recipes
-test-recipes: ## run the recipes of docs/recipes.md with the tools that they name, which it installs (as root)
+test-recipes: ## run the recipes of docs/recipes.md; installs their tools (as root)
 	scripts/install-tools.sh recipes
 	cd recipes && REQUIRE_TOOLS=1 $(APART) $(GO) test -count=1 -timeout 30m ./...
 
 .PHONY: check
-check: vet lint systems sizes words ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
+check: vet lint systems sizes words ## checks without outside tools: gofmt, vet, lint, quick race tests, import edges
 	$(GO) test -race -short ./internal/... ./fleet/...
 
 .PHONY: vet
@@ -80,7 +80,7 @@ endif
 
 # The tests need Linux, and are left out.
 SYSTEMS := windows/amd64 darwin/amd64 freebsd/amd64 linux/386
-# Those that differ from one of these by the processor alone: they are built.
+# Systems that differ from these by the processor alone: they are built.
 FURTHER := windows/arm64 darwin/arm64 linux/arm64 linux/riscv64
 
 .PHONY: systems
@@ -106,12 +106,12 @@ tidy: ## go.mod and go.sum of core and fleet
 		$(GO) mod edit -dropreplace github.com/trueup/trueup
 
 .PHONY: test-systems
-test-systems: ## run the tests of 32 bits, and what is built for Windows under Wine; installs Wine (as root)
+test-systems: ## run the tests for 32 bits, and for Windows under Wine; installs Wine (as root)
 	scripts/install-tools.sh wine
 	nice scripts/test-systems.sh
 
 .PHONY: sizes
-sizes: ## lines, packages and dependencies of the core; fails if one is above that in sizes.txt
+sizes: ## lines, packages and dependencies of the core; fails if one is above sizes.txt
 	@GO=$(GO) scripts/sizes.sh
 
 .PHONY: words
@@ -119,18 +119,18 @@ words: ## constructions in comments that stand in place of a noun, for 1,000 lin
 	@scripts/words.sh
 
 .PHONY: tools
-tools: ## install the Debian packages that the tests call (as root; else say which are missing)
+tools: ## install the Debian packages of the tests (as root; else list missing ones)
 	scripts/install-tools.sh
 
-# What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
+# Packages run in full under the race detector, six times as slow: with goroutines, or data shared by them.
 RACED := align cli disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox self sys trial verify
 RACED_FLEET := engine queue web work
-# What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
+# Their slow tests without races, in Go or in another program: they run without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
 SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|CoreRequiresNoNATS)$$
-# What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
-# written by several goroutines, once for each format and kind of chain; not what is tried
-# again with disks of others, damaged ones or other processes.
+# Packages run in part under the detector in make exhaustive, beside a plain run in make test: disks that are read and
+# written by several goroutines, once for each format and kind of chain; not again with disks of others, damaged ones
+# or other processes.
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi image/vhd image/vhdx image/vmdk
 UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
@@ -138,13 +138,13 @@ UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|T
 # a result is kept until a package of the machine, the corpus, the kernel or the user changes.
 MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status || :; find /usr/local/lib/trueup-tests ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
 RUN ?=
-# The packages that have the test of RUN.
+# The packages with the test of RUN.
 PACKAGES ?= $(if $(RUN),$(or $(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd fleet internal)))),$(error no test of cmd, fleet and internal is named $(RUN))),./...)
 
 .PHONY: test
 test: export TRUEUP_MACHINE = $(MACHINE)
-# Symbols for a debugger are not linked: a sixth of the time to build all tests. Packages have memory to spare and collect
-# seldom, but for cmd/trueup, which measures that of programs.
+# Debug symbols are not linked: a sixth of the time to build all tests. Packages have memory to spare and collect
+# seldom, except cmd/trueup, which measures the memory of programs.
 test: export GOFLAGS += -ldflags=-w
 test: export GOGC ?= 400
 test: ## the tests, but for guests, browsers and races; RUN=TestName for one. A test whose tool is missing is skipped
@@ -159,7 +159,7 @@ test-all: tools ## every test, with all tools (as root): guests, browsers, libgu
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-further
 
-# What test leaves out. The two run side by side, since either leaves processors idle.
+# Tests not in test. The two run side by side, since either leaves processors idle.
 .PHONY: test-further test-machines test-race
 test-further: export REQUIRE_TOOLS ?= 1
 test-further:
@@ -176,18 +176,18 @@ test-race:
 	TRUEUP_TESTS=all $(GO) test -vet=off -count=1 -p 1 -timeout 10h -run '$(COMPUTES)' ./fleet/web
 	$(GO) test -vet=off -count=1 -p 1 -timeout 10h $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 
-# Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
+# Tests with guests, and others of which test runs a share (disktest.Exhaustive). CI runs both in full.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
 SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|HugeImages|CallsOfAnAlignFail|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
 
-# Of calls that fail or are the last one of a process, and of what stands where a file is written, test tries a share;
+# test tries a share of the failing or last calls of a process, and of the files that stand at a target's path;
 # torture kills an exchange at each of its calls.
 CALLS := ^Test(EveryCall.*|KilledAtEveryCall|OneVerdict|Places)$$
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
-exhaustive: ## every case of the tests of which test takes a share: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
+exhaustive: ## every case of the tests that test runs in part: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
 	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs
 	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image ./internal/image/store ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
@@ -225,7 +225,7 @@ filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a vi
 
 .PHONY: torture
 torture: export TRUEUP_TESTS = all
-torture: ## kill -9 at 2000 points of an align instead of 32, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a Linux that is built for it
+torture: ## kill -9 at 2000 points of an align instead of 32, and at every call of an exchange; power cuts of moves; logs of NTFS replayed by a specially built Linux
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	scripts/ntfs3-kernel.sh
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs
@@ -247,7 +247,7 @@ soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfd
 	TRUEUP_HIVES=$(SEEDS)00 TRUEUP_HIVES_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestRandomHives$$' ./internal/hive
 	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
 
-# A mutant without its check of a length can ask for any amount of memory.
+# A mutant without a length check can allocate any amount of memory.
 .PHONY: mutants
 mutants: ## delete each check, flush and patch of the pipe in turn; a test must fail. MUTANTS='-packages plan,verify' for some
 	ulimit -v $$((2 * $(FUZZ_MEMORY))); nice $(GO) run ./internal/disktest/mutants $(MUTANTS)
@@ -255,7 +255,7 @@ mutants: ## delete each check, flush and patch of the pipe in turn; a test must 
 .PHONY: boots
 boots: export REQUIRE_TOOLS ?= 1
 boots: export TRUEUP_EXHAUSTIVE := 1
-boots: ## start every disk that is to boot before and after the move, of which test starts one of each family
+boots: ## start every bootable disk before and after the move; test starts one of each family
 	@$(GO) test -list '$(BOOTS)' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
 	$(GO) test -count=1 -timeout 2h -run '$(BOOTS)' ./cmd/...
 
@@ -269,7 +269,7 @@ handover: ## guests that work while their disks are handed over: Linux, FreeDOS,
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1
 opinions: export TRUEUP_TESTS = all
-opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, and find a byte that differs in each
+opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, and find a changed byte in each
 	@$(GO) test -list '^TestOpinions$$' ./cmd/... | grep -x TestOpinions
 	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What action.yml runs: scans PATHS (one per line) once, and makes all reports of the results. The action fails later,
-# with the exit code that stands in GITHUB_OUTPUT, so that the reports are uploaded before.
+# Runs in action.yml: scans PATHS (one per line) once, and makes all reports of the results. The action fails later,
+# with the exit code in GITHUB_OUTPUT, after the upload of the reports.
 set -euo pipefail
 
 go build -C "$ACTION" -buildvcs=false -o "$RUNNER_TEMP/trueup" ./cmd/trueup

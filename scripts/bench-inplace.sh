@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Times trueup move against a copy by trueup align, both on one file system: two raw disks of 2 GiB with one
-# NTFS at LBA 63, one full and one nearly empty, and one of 20 GiB with an ext3, nearly empty, each group of whose blocks
-# holds some; to LBA 2048 and to LBA 128. The rows run in turn, ROUNDS times, the order turned round every time. Both
-# flush what they wrote and read it back. The page cache is warm.
+# NTFS at LBA 63, one full and one nearly empty, and one of 20 GiB with a nearly empty ext3, with some data in each block
+# group; to LBA 2048 and to LBA 128. The rows run in turn, ROUNDS times, in reverse order every time. Both flush and read
+# back their writes. The page cache is warm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
@@ -13,8 +13,8 @@ disks=(full sparse spread)
 boundaries=(1M 64K)
 moved=$cache/moved.raw
 
-# make_disk makes one disk of so many bytes, with so much data. As an installer leaves it: the last cylinder of the 255/63
-# geometry is free.
+# make_disk makes a disk of a size with an amount of data, both in bytes. As after an installer, the last cylinder of the
+# 255/63 geometry is free.
 make_disk() {
 	local disk=$cache/inplace-$1.raw disk_bytes=$2 data_bytes=$3 sectors=$(($2 / 512 - 255 * 63)) type=7
 	[ -e "$disk" ] && return
@@ -37,7 +37,7 @@ make_disk() {
 	mv "$disk.new" "$disk"
 }
 
-# row times one command on a disk. A move gets a new copy of the disk, which is flushed before.
+# row times one command on a disk. A move gets a new copy of the disk, already flushed.
 row() {
 	local disk=$1 boundary=$2 way=$3 source=$cache/inplace-$1.raw
 	rm -f $moved

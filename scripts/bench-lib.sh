@@ -1,4 +1,4 @@
-# What the benchmarks share: the source disk, and measuring. Sourced, never run; rounds, cache and trueup are set below.
+# Common code of the benchmarks: source disk and timing. Sourced, never run; rounds, cache and trueup are set below.
 # shellcheck shell=bash
 rounds=${ROUNDS:-5}
 cache=.cache/bench
@@ -18,8 +18,8 @@ check_tools() {
 	[ -x $trueup ] || die "$trueup is missing; make build makes it"
 }
 
-# fill copies archives of the machine's own programs and documents into an NTFS volume until it holds so many bytes. Every
-# second archive is compressed, as a guest has both. One file a round keeps the temporary space small.
+# fill copies archives of the machine's own programs and documents into an NTFS volume, up to a number of bytes. Every
+# second archive is compressed, since a guest has both. One file a round keeps the temporary space small.
 fill() {
 	local volume=$1 data_bytes=$2 copied=0 round=0 part size
 	local folders=(/usr/lib /usr/share /usr/bin)
@@ -38,7 +38,7 @@ fill() {
 	rm "$part"
 }
 
-# timed runs a command with its figures in $cache/figures: seconds of wall, user and system time, KiB of peak memory.
+# timed runs a command and writes to $cache/figures: seconds of wall, user and system time, KiB of peak memory.
 timed() {
 	/usr/bin/time -q -o $cache/figures -f '%e %U %S %M' "$@" >/dev/null || die "failed: $*"
 }

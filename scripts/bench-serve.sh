@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Times nbdcopy from trueup serve against nbdcopy from qemu-nbd, of one image in several formats.
 #
-# The disk has 1.4 GiB of noise among holes. The servers take turns, ROUNDS times; the page cache is warm. CPU is that of
-# the server alone: nbdcopy costs the same with both.
+# The disk has 1.4 GiB of noise among holes. The servers take turns, ROUNDS times; the page cache is warm. CPU excludes
+# nbdcopy, which costs the same with both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C
@@ -26,7 +26,7 @@ make_sources() {
 # ticks prints the processor time of a process in hundredths of a second.
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
 
-# copy has nbdcopy read all from a server, and adds a line to the figures of its row: seconds of wall, seconds of CPU, MiB.
+# copy runs nbdcopy on a server, and adds a line to the figures of its row: seconds of wall, seconds of CPU, MiB.
 copy() {
 	local row=$1 pid=$2 before wall
 	before=$(ticks "$pid")

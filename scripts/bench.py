@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times trueup beside the tools that do the same work, prints all rows, and writes them to docs/dev/benchmarks.md.
 
-The rows of a group run in turn, --rounds times, the order turned round every time; a row is the median of its rounds.
-What is written is flushed before the next row begins. Sources are made once by other tools and kept in .cache/bench.
-The page cache is warm unless a row says cold. Bytes are those of /proc/PID/io: what a program asked for, not what the
-storage moved. A goal that is missed is marked, and does not end the run.
+The rows of a group run in turn, --rounds times, in reverse order every time; a row is the median of its rounds.
+Writes are flushed before the next row begins. Sources are made once by other tools and kept in .cache/bench.
+The page cache is warm unless a row says cold. Bytes are from /proc/PID/io: requested by a program, not moved by the
+storage. A missed goal is marked, and does not end the run.
 """
 
 import argparse
@@ -28,8 +28,8 @@ OUT = os.path.join(CACHE, "out")
 TRUEUP = os.path.join("bin", "trueup")
 MIB, GIB = 1 << 20, 1 << 30
 
-# What trueup's --to takes, and the arguments of qemu-img for the same. The limits are the goals of a full and of a
-# structural proof, beside qemu-img convert -t writeback: wall, processor, wall.
+# Values of --to, and the same as arguments of qemu-img. The limits are the goals of a full and of a structural proof,
+# relative to qemu-img convert -t writeback: wall, processor, wall.
 PLAIN, SPARSE, PACKED = (1.0, 1.2, 0.8), (1.0, 0.5, 0.3), (0.3, None, None)
 KINDS = {
     "raw": (["raw"], PLAIN),
@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclasses.dataclass
 class Row:
-    """One command of a group. prepare runs before each run of it, untimed."""
+    """One command of a group. prepare runs before each run, untimed."""
 
     name: str
     argv: list
@@ -120,7 +120,7 @@ def die(text):
 
 
 def timed(row):
-    """Runs a command and returns its figures. A zombie still shows its bytes in /proc."""
+    """Runs a command and returns its figures. A zombie still has its bytes in /proc."""
     start = time.monotonic()
     p = subprocess.Popen(row.argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     said = p.stderr.read()
@@ -141,7 +141,7 @@ def tool(*argv, **more):
 
 
 def once(path, make):
-    """Makes a file unless it is there. A half-made one has another name."""
+    """Makes a missing file. An incomplete one has another name."""
     if os.path.exists(path):
         return path
     print(f"Making {path} (once)", file=sys.stderr)
@@ -168,7 +168,7 @@ def fill(volume, data):
 
 
 def xp_disk(size, start=63):
-    """Makes a disk with one NTFS that begins at a sector, as XP's installer leaves it, with 5/16 of data."""
+    """Makes a disk with one NTFS at a sector, as after XP's installer, with 5/16 of data."""
     def make(path):
         cylinder = 255 * 63
         sectors = size // 512 // cylinder * cylinder - start
@@ -188,7 +188,7 @@ def xp_disk(size, start=63):
 
 
 def source(raw, kind):
-    """Returns the image of a kind with the bytes of a raw disk, which qemu-img makes."""
+    """Converts a raw disk to an image of a kind by qemu-img, and returns it."""
     if kind == "raw":
         return raw
     folder = f"{raw}-{kind.replace(':', '-')}"
@@ -198,7 +198,7 @@ def source(raw, kind):
 
 
 def scattered(size, pieces, table=""):
-    """Makes a raw disk with pieces of 64 KiB of noise at random places, one in a stretch of equal length."""
+    """Makes a raw disk with 64 KiB of noise at a random place in each of many equal ranges."""
     def make(path):
         rnd, step = random.Random(1), size // pieces
         with open(path, "wb") as f:
@@ -245,7 +245,7 @@ def copies(o):
 
 
 def limits(o):
-    """What the machine itself does with the same bytes."""
+    """The same bytes by the machine's own tools."""
     src = xp_disk(o.size)
     g = Group("the machine's own limit", "The bytes of the raw disk above, read and written by other programs.")
     g.add("dd to /dev/null", "dd", "if=" + src, "of=/dev/null", "bs=1M", "status=none")
@@ -272,7 +272,7 @@ def large(o):
 
 
 def handovers(o):
-    """The time until a guest can start on its aligned disk, and until the command has ended behind a guest that fails."""
+    """The time until a guest can start on its aligned disk, and until the command ends after a failing guest."""
     size = GIB << 11
     table = f"label: dos\nstart=63, size={size // 512 - 8192}, type=83\n"
     for title, src in [(f"{o.size // GIB} GiB", xp_disk(o.size)),
@@ -285,7 +285,7 @@ def handovers(o):
 
 
 def memory(o):
-    """Peak memory, whatever the number of workers."""
+    """Peak memory, for any number of workers."""
     for kind in ["raw", "qcow2:v3", "vmdk:streamOptimized"]:
         src = source(xp_disk(o.packed), kind)
         g = Group(f"memory of {kind}", "Peak of one process.")
@@ -296,7 +296,7 @@ def memory(o):
 
 
 def scans(o):
-    """A library, and one image beside virt-alignment-scan."""
+    """A library, and one image with virt-alignment-scan."""
     library = f"{CACHE}/library-{o.images}"
     once(library + ".ndjson", lambda path: (shutil.rmtree(library, ignore_errors=True), tool(
         sys.executable, "scripts/make-library.py", "--plain", library, str(o.images), "--record", path)))
@@ -331,7 +331,7 @@ def cold():
 
 
 def read_bytes(scan, library):
-    """Returns lines on what a scan reads for an image, as the scan itself counts it."""
+    """Returns lines on the bytes that a scan reads for an image, by its own count."""
     tool(*scan, OUT + "/rows", library)
     kinds = {"aligned": ([], 64), "planned": ([], 128)}
     with open(OUT + "/rows", encoding="utf-8") as f:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has everything happen to a fleet of three workers and two datastores: IMAGES images (200) with the server of this program, and
-# with a cluster of three of the system's nats-server. SEED chooses what happens.
+# Breaks a fleet of three workers and two datastores: IMAGES images (200) with the server of this program, and with a
+# cluster of three of the system's nats-server. SEED chooses the faults.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -8,8 +8,8 @@ go=${GO:-go}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# No library can change the clock of a Go program, which asks the kernel itself. This one is built with a clock that is as many
-# seconds ahead as a file says, in eight bytes. The runtime asks for the time where nothing can be read: the file is mapped.
+# No library can change the clock of a Go program, which uses the kernel directly. This one is built with a clock that is
+# ahead by the seconds in a file, in eight bytes. The runtime needs the time where it cannot read: the file is mapped.
 time=$("$go" env GOROOT)/src/time/time.go
 sed -e 's/^import (/&\n\t"syscall"/' -e '/^func Now() Time {/,/runtimeNow()/ s/runtimeNow()/&\n\tsec += *jumped/' "$time" > "$dir/time.go"
 cat >> "$dir/time.go" << 'END'

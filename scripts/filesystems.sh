@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs trueup on the file systems of a Linux kernel in a virtual machine, as root. Their servers are needed here alone, so that
-# scripts/install-tools.sh does not install them.
+# Runs trueup on the file systems of a Linux kernel in a virtual machine, as root. scripts/install-tools.sh does not
+# install their servers, which are needed here alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that the tests and the benchmark call, when some are missing.
 #
-# Without root or without apt it only says what is missing. REQUIRE_TOOLS=1 (make test-all and CI) makes that a failure.
+# Without root or apt it only lists missing packages. REQUIRE_TOOLS=1 (make test-all and CI) makes that a failure.
 set -euo pipefail
 
-# grub-legacy must never be in this list: its package scripts write to the machine's own boot disk, and it drives out grub2-common, which
-# libguestfs needs. The tests run it from where unpack_grub_legacy puts it.
+# grub-legacy must never be in this list: its package scripts write to the machine's own boot disk, and it replaces
+# grub2-common, which libguestfs needs. The tests run it from the folder of unpack_grub_legacy.
 packages=(
 	sleuthkit                                 # istat, blkls: second opinion on runs and free space of NTFS and FAT
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
@@ -39,30 +39,30 @@ packages=(
 	git jq make mount strace time xxd xz-utils
 )
 
-# What only make test-release calls.
+# For make test-release only.
 if [ "${1:-}" = release ]; then
 	packages+=(debootstrap lintian rpm skopeo systemd)        # installs, checks and lists packages; unpacks images; checks units
 	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
 	packages+=(podman runc)                                   # run the image
 fi
 
-# What only make chaos calls.
+# For make chaos only.
 if [ "${1:-}" = chaos ]; then
 	packages+=(nats-server) # a cluster of three keeps the jobs
 fi
 
-# What only make test-systems calls: a compiler for the library that Wine lacks.
+# For make test-systems only: a compiler for the library that Wine lacks.
 if [ "${1:-}" = wine ]; then
 	packages+=(wine64 gcc-mingw-w64-x86-64-win32)
 fi
 
-# What only make test-recipes calls.
+# For make test-recipes only.
 if [ "${1:-}" = recipes ]; then
 	packages+=(virt-v2v packer ansible-core) # pipelines
 	packages+=(openssh-server sshfs)         # a host with images, and a client
 fi
 
-# Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
+# Debian keeps mkntfs and sfdisk outside of an ordinary user's PATH.
 export PATH="$PATH:/usr/sbin:/sbin"
 
 installed() {
@@ -76,8 +76,8 @@ missing_packages() {
 	done
 }
 
-# libguestfs boots a kernel from /boot, and reads it as the caller. An installed package does not mean that
-# the file is there: images of containers often leave /boot out.
+# libguestfs boots a kernel from /boot, and reads it as the caller. The package may be installed without the
+# file: container images often leave /boot out.
 kernel_is_usable() {
 	local kernel
 	for kernel in /boot/vmlinuz-*; do
@@ -86,8 +86,8 @@ kernel_is_usable() {
 	return 1
 }
 
-# kernel_package names what brings a kernel into /boot. Where the meta package is installed and the files are
-# gone, only the package that it stands for brings them back.
+# kernel_package names the package with the kernel in /boot. If the meta package is installed and the files are
+# missing, only its dependency restores them.
 kernel_package() {
 	if installed linux-image-amd64; then
 		dpkg-query -W -f='${Depends}' linux-image-amd64 | grep -o 'linux-image-[^ ,]*' | head -n 1
@@ -96,7 +96,7 @@ kernel_package() {
 	fi
 }
 
-# give_up says why something is still missing. Only a run that requires the tools fails for it.
+# give_up prints why tools are still missing. Only a run that requires them fails.
 give_up() {
 	printf '%s\n' "$@" >&2
 	if [ "${REQUIRE_TOOLS:-}" = 1 ]; then
@@ -107,7 +107,7 @@ give_up() {
 	exit 0
 }
 
-# Packages of services (openssh-server) start them. Where the machine has no policy for that, none is started meanwhile.
+# Packages of services (openssh-server) start them. On a machine without a policy for that, none is started meanwhile.
 policy=/usr/sbin/policy-rc.d
 own_policy=
 
@@ -131,8 +131,8 @@ apt() {
 	DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=600 "$@" </dev/null
 }
 
-# GRUB legacy is a program for i386; libc6-i386 has what it is linked with. Both are unpacked into a folder that only the tests know
-# (internal/disktest/grublegacy.go), without any script of theirs.
+# GRUB legacy is a program for i386, linked with libc6-i386. Both are unpacked into a folder for the tests
+# (internal/disktest/grublegacy.go), without their package scripts.
 grub_legacy=/usr/local/lib/trueup-tests/grub-legacy
 
 unpack_grub_legacy() {
@@ -148,7 +148,7 @@ unpack_grub_legacy() {
 	rm -r "$work"
 }
 
-# Readers of registry logs, and what checks pages for accessibility: Debian does not have them. They lie where only the tests look (internal/disktest/python.go).
+# Readers of registry logs, and an accessibility checker for pages, both missing in Debian, go to a folder for the tests (internal/disktest/python.go).
 python_env=/usr/local/lib/trueup-tests/python
 python_packages=('regipy==6.5.0' 'python-registry==1.3.1' 'axe-core-python==0.1.0')
 

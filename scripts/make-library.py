@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Makes a library of disk images with outside tools, and a record of what is to be expected of each.
+"""Makes a library of disk images with outside tools, and a record of the expected results.
 
 sfdisk, sgdisk, mkntfs, mkfs.vfat, mke2fs, mkswap, mkfs.xfs, parted, qemu-img, qemu-io and tar write them; trueup has no part in it. About ninety
 templates are multiplied with other signatures, serial numbers and labels, in every format. The same COUNT, SEED and options
-give the same record and the same disks, apart from times and identifiers that tools draw themselves.
+give the same record and the same disks, except for times and identifiers that tools choose themselves.
 
 The record has one JSON object a line, for each image that a scan should list:
   path         below DIR, with path_base64 where it is not UTF-8
   also         further names of the same inode; a scan lists one of them
   files        names in the folder of path, the one of path first
-  state        judged, or orphan: an extent that no descriptor names
+  state        judged, or orphan: an extent without a descriptor
   format, subformat, layout (name of the template), verdict (at 64 KiB)
-  parents      names of images that it completes, nearest first
+  parents      names of its parents, nearest first
   disks        member of a package, size_bytes, scheme, verdict, volume (kind, label) of a disk without a table, and
                partitions: number, kind, start_bytes, size_bytes, verdict, file_system, label; an extended one has no verdict, and
-               what the tools were not asked for is left out
+               values chosen by the tools are left out
 """
 
 import argparse
@@ -36,7 +36,7 @@ from library.tools import SECTOR, ToolError, patch, sparse_copy  # noqa: E402
 
 @dataclasses.dataclass
 class Item:
-    """What one turn of the work makes: one image, or several that belong together."""
+    """One unit of work: an image, or several that belong together."""
 
     number: int
     kind: tuple
@@ -45,7 +45,7 @@ class Item:
 
 @dataclasses.dataclass
 class Job:
-    """What workers share."""
+    """Shared state."""
 
     root: bytes
     templates: str
@@ -78,7 +78,7 @@ def template(disk):
 
 
 def renewed(disk, rng, work, number, name):
-    """renewed copies a template to work and changes what differs between machines that were made of one."""
+    """renewed copies a template to work and changes the identifiers that differ between clones."""
     path = os.path.join(work, name)
     sparse_copy(template(disk), path)
     patches, parts = [], []
@@ -127,7 +127,7 @@ def build(item, rng, work, stem):
 
 
 def make_item(item):
-    """make_item makes the images of an item, moves them into the library and gives their lines of the record."""
+    """make_item makes the images of an item, moves them into the library and returns their record lines."""
     rng = random.Random(f"{JOB.seed}/{item.number}")
     stem = f"vm-{item.number:05d}"
     folder = places.folder_of(rng)
@@ -144,7 +144,7 @@ def make_item(item):
 
 
 def row(image, disk, folder, out, renames):
-    """row moves the files of an image to their place and gives its line."""
+    """row moves the files of an image into place and returns its line."""
     names = [renames.get(n, n.encode()) for n in image.files]
     os.makedirs(os.path.join(JOB.root, folder), exist_ok=True)
     for old, new in zip(image.files, names):
@@ -156,7 +156,7 @@ def row(image, disk, folder, out, renames):
 
 
 def share(count, seed, plain):
-    """share draws what is made: every kind in turn by its weight, in an order that the seed shuffles."""
+    """share draws the kinds in turn by their weights, in an order shuffled by the seed."""
     kinds = [kind for kind, weight in formats.WEIGHTS.items() for _ in range(weight) if not (plain and kind[0] == "orphan")]
     rng = random.Random(f"{seed}/share")
     items, rows = [], 0
@@ -174,7 +174,7 @@ def share(count, seed, plain):
 
 
 def text_of(name):
-    """text_of writes bytes as the reports do: what is no UTF-8 becomes U+FFFD, and the bytes stand beside."""
+    """text_of decodes bytes as the reports do: invalid UTF-8 becomes U+FFFD, with the bytes beside it."""
     return name.decode(errors="replace")
 
 
@@ -191,7 +191,7 @@ def finish(line, also):
 
 
 def disorder(root, lines, count, seed):
-    """disorder adds what lies in real libraries beside images."""
+    """disorder adds other files of real libraries."""
     rng = random.Random(f"{seed}/disorder")
     folders = sorted({os.path.dirname(line["path"]) for line in lines})
     places.litter(root, folders, max(10, count // 8), rng)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes testdata/xp-lba63.vmdk: a disk partitioned as Windows XP did it, with one NTFS at LBA 63.
+# Makes testdata/xp-lba63.vmdk: a disk partitioned like Windows XP, with one NTFS at LBA 63.
 # See testdata/README.md. The same tools give the same bytes each time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -36,7 +36,7 @@ TABLE
 dd if=volume of=disk.raw bs=512 seek=$start conv=notrunc status=none
 
 # qemu-img draws a random content identifier; a fixed one of the same length makes the file the same each time. It
-# prints no leading zeros, so that now and then another draw is needed.
+# prints no leading zeros, so that another draw is sometimes needed.
 until [ -e xp-lba63.vmdk ] && grep -aqx 'CID=[0-9a-f]\{8\}' xp-lba63.vmdk; do
 	qemu-img convert -f raw -O vmdk -o subformat=monolithicSparse disk.raw xp-lba63.vmdk
 done

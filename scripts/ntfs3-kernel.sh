@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a small Linux with ntfs3, which replays the log of NTFS, into the folder of the tests (internal/fs/ntfs). The kernels of
-# Debian come without ntfs3. It takes some minutes, so that scripts/install-tools.sh does not do it.
+# Builds a small Linux with ntfs3, which replays the log of NTFS, into the folder of the tests (internal/fs/ntfs).
+# Debian's kernels come without ntfs3. It takes some minutes, too long for scripts/install-tools.sh.
 set -euo pipefail
 
 kernel=/usr/local/lib/trueup-tests/ntfs3/bzImage

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the sizes of the core and compares them with sizes.txt: a figure above the one there is an error. A commit may
-# only lower sizes.txt, except for a capability that an issue grants lines.
+# Prints the sizes of the core and compares them with sizes.txt: a larger figure is an error. A commit may only lower
+# sizes.txt, except for a capability that an issue grants lines.
 #
 # The core is all Go of the module outside of internal/disktest; lines are shipped lines, without tests.
 set -euo pipefail
@@ -11,7 +11,7 @@ shipped=$(git ls-files 'cmd/*.go' 'internal/*.go' | grep -v -e _test.go -e ^inte
 tests=$(git ls-files 'cmd/*_test.go' 'internal/*_test.go')
 packages=$(xargs -n 1 dirname <<<"$shipped" | sort -u)
 
-# Of a list of numbers, the one at a share of it: 50 is the median.
+# Prints a percentile of a list of numbers: 50 is the median.
 percentile() {
 	sort -n | awk -v p="$1" '{ n[NR] = $1 } END { print n[int((NR - 1) * p / 100) + 1] }'
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs make test, uncached, beside LOOPS (10) busy processes for each processor, under nohup and in the background: as the
-# caller and, where that is root, as an ordinary user. usage: scripts/stress-suite.sh [LOOPS]
+# caller and, if that is root, as an ordinary user. usage: scripts/stress-suite.sh [LOOPS]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +23,7 @@ for ((n = 0; n < loops * $(nproc); n++)); do
 	busy+=($!)
 done
 
-# suite NAME COMMAND…: runs make test through a command.
+# suite NAME COMMAND…: runs make test by a command.
 suite() {
 	local name=$1
 	shift

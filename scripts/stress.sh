@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of signals, scans and kills in the manners in which tests are run: on a quiet machine, beside other work,
-# under nohup, in the background of a shell, without standard input, and as an ordinary user. usage: scripts/stress.sh [ROUNDS]
+# Runs the tests of signals, scans and kills in all usual ways: on a quiet machine, beside other work, under nohup, in the
+# background of a shell, without standard input, and as an ordinary user. usage: scripts/stress.sh [ROUNDS]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ trap 'kill "${busy[@]}" 2>"$work/ended" || true; rm -rf "$work"' EXIT
 export REQUIRE_TOOLS=${REQUIRE_TOOLS:-1} TRUEUP_TESTS=all TRUEUP_KILLS=${TRUEUP_KILLS:-20} TMPDIR="$work"
 chmod 1777 "$work"
 
-# Built once, since an ordinary user may not reach the caches of root; the packages whose tests start processes or wait for them.
+# Built once, since an ordinary user may not reach root's caches; packages with tests that start or await processes.
 for package in cmd/trueup internal/cli internal/progress internal/scan internal/scan/sandbox internal/disktest; do
 	go test -c -o "$work/$(basename "$package").test" "./$package"
 done
@@ -37,7 +37,7 @@ manner() {
 	done
 }
 
-# background runs a command as a shell without job control runs one that ends in &: SIGINT and SIGQUIT are ignored.
+# background runs a command like & in a shell without job control: SIGINT and SIGQUIT are ignored.
 background() { bash -c 'trap "" INT QUIT; exec "$@"' background "$@"; }
 hung_up() { bash -c 'trap "" HUP; exec "$@"' hung_up "$@"; }
 no_input() { "$@" <&-; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs trueup for a processor of 32 bits, and for Windows under Wine. Other tests only build these.
+# Runs trueup for a 32-bit processor, and for Windows under Wine. Other tests only build these.
 #
-# `scripts/test-systems.sh 386` and `scripts/test-systems.sh windows` run one of both, else both run side by side.
-# docs/systems.md has what they show.
+# `scripts/test-systems.sh 386` and `scripts/test-systems.sh windows` run one, else both run side by side.
+# docs/systems.md has the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,22 +21,22 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Packages that ask the system, and compute sizes and offsets.
+# Packages with system calls, sizes and offsets.
 both=(disk diskcopy exchange image image/gate image/ova image/raw image/store inplace journal realign sys verify)
-# Those that only differ on a processor of 32 bits, and those that only differ on Windows.
+# Packages that differ only on 32 bits, and packages that differ only on Windows.
 only_386=(align fs/fat guestfile hive image/qcow2 image/vdi image/vhd image/vhdx image/vmdk layout ondisk
 	plan scan/sandbox table volume)
 only_windows=(progress report shell)
-# Tests of cli that name no path of Linux.
+# Tests of cli without Linux paths.
 of_cli='^Test(NothingIsSaidTwice|InterruptIsAnswered|InterruptedResults|InterruptBeforeAnything)$'
-# Tests that have other programs compute, or compute much, and show nothing of a system; commands for a shell of Linux.
+# Slow tests, and tests of other programs, that do not depend on a system; commands for a Linux shell.
 elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf|UseOfACopy'
 
 packages() {
 	printf './internal/%s\n' "$@"
 }
 
-# The tests of the command run the program for 32 bits: golden files, and disks that other programs judge.
+# The tests of the command run the 32-bit program: golden files, and disks judged by other programs.
 golden='^Test(ScanOfTheCorpus|AlignRealDisks)$'
 
 test_386() {
@@ -47,8 +47,8 @@ test_386() {
 	TRUEUP_TEST_PROGRAM=$work/trueup go test -vet=off -count=1 -timeout 20m -run "$golden" ./cmd/trueup
 }
 
-# Wine 8 lacks a library that Go's runtime asks for random numbers, and a call by which Go removes files: Go has another way
-# for file systems that do not know it, which the copy of its source takes here, too.
+# Wine 8 lacks a library with random numbers for Go's runtime, and a call by which Go removes files: the copy of Go's source
+# here always uses its fallback for file systems without that call.
 prepare_wine() {
 	cat >"$work/prng.c" <<-'END'
 		#include <windows.h>
@@ -96,11 +96,11 @@ test_windows() {
 	compare_with_linux
 }
 
-# What differs between two systems, or two runs: times, what is stored of a file, what a run is confined by, the program.
+# Differences between two systems, or two runs: times, stored bytes of files, confinement, the program.
 passing='["device", "inode", "modified_ns", "changed_ns", "allocated_bytes", "stored_bytes", "read_bytes", "write_bytes",
 	"space_bytes", "copies_bytes", "since", "started", "finished", "duration_seconds", "isolation", "file_system", "reuse"]'
 
-# same runs a command on both systems, in folders of their own, and compares exit codes and JSON.
+# same runs a command on both systems, in separate folders, and compares exit codes and JSON.
 same() {
 	local code_linux=0 code_windows=0
 	(cd "$work/linux" && ../trueup.linux "$@" --json >../linux.out 2>../linux.err) || code_linux=$?
@@ -113,13 +113,13 @@ same() {
 	ran=$((ran + 1))
 }
 
-# Rows of a scan come as they are found. Only Linux flushes folders, and keeps owners and attributes.
+# The order of a scan's rows varies. Only Linux flushes folders, and keeps owners and attributes.
 normal() {
 	jq -S --argjson passing "$passing" 'walk(if type == "object" then with_entries(select(.key | IN($passing[]) | not))
 		elif type == "array" then map(select((.code? // "") | IN("dest-folder-not-synced", "replaced-attributes") | not)) else . end)' | jq -Ssc 'sort_by(.path)[]'
 }
 
-# refuses_scripts holds the one flag of a scan that Windows lacks against its exit code and its message.
+# refuses_scripts checks exit code and message of the one scan flag that Windows lacks.
 refuses_scripts() {
 	local code=0
 	(cd "$work/windows" && "$wine" ../trueup.exe scan --script fix.sh . >../windows.out 2>&1 </dev/null) || code=$?

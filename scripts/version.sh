@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the version of these sources, or with --time their time in seconds since 1970: of the commit in a checkout, and
-# in an archive what git has noted there (.archive).
+# Prints the version of these sources, or with --time their time in seconds since 1970: of the commit in a checkout, or
+# from .archive, written by git, in an archive.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,1 +1,1 @@
-"""What make-library.py is made of. It writes images with outside tools and keeps a record of what it asked them for."""
+"""Modules of make-library.py, which writes images with outside tools and keeps a record of its requests."""

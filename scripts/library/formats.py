@@ -1,4 +1,4 @@
-"""Images of a disk, as qemu-img writes them: files in a work folder that the caller then moves."""
+"""Images of a disk by qemu-img: files in a work folder that the caller then moves."""
 
 import dataclasses
 import os
@@ -6,7 +6,7 @@ import os
 from . import layouts
 from .tools import SECTOR, blank, copy_data, run
 
-# What qemu-img is asked for, by trueup's name of a format: driver, options, further arguments, suffix.
+# Arguments for qemu-img, by trueup's name of a format: driver, options, further arguments, suffix.
 WRITERS = {
     ("raw", ""): ("raw", "", [], ".raw"),
     ("vmdk", "monolithicSparse"): ("vmdk", "subformat=monolithicSparse,adapter_type=lsilogic", [], ".vmdk"),
@@ -23,7 +23,7 @@ WRITERS = {
     ("qcow2", "compressed"): ("qcow2", "compat=1.1", ["-c"], ".qcow2"),
 }
 
-# How many of a hundred images have a format, about as in a library of a virtualisation team.
+# Percentage of each format, about as in a library of a virtualisation team.
 WEIGHTS = {
     ("raw", ""): 12,
     ("vmdk", "monolithicSparse"): 18,
@@ -47,7 +47,7 @@ WEIGHTS = {
 
 @dataclasses.dataclass
 class Made:
-    """An image in the work folder: its files, the first of which is named to open it, and what is expected of it."""
+    """An image in the work folder: its files, the one to open first, and the expected results."""
 
     files: list
     format: str
@@ -58,7 +58,7 @@ class Made:
 
 
 def describe(disk, member=""):
-    """describe is the expectation of one disk."""
+    """describe returns the record of a disk."""
     out = {"size_bytes": disk.sectors * SECTOR, "scheme": disk.scheme, "partitions": []}
     if member:
         out["member"] = member
@@ -77,7 +77,7 @@ def describe(disk, member=""):
 
 
 def convert(disk, raw, work, stem, kind):
-    """convert writes a disk in a format. The names inside of a VMDK are those that its files have here."""
+    """convert writes a disk in a format. A VMDK contains the file names used here."""
     driver, options, more, suffix = WRITERS[kind]
     path = os.path.join(work, stem + suffix)
     if driver == "raw":
@@ -92,7 +92,7 @@ def convert(disk, raw, work, stem, kind):
 
 
 def orphan(disk, raw, work, stem, flat):
-    """orphan makes a disk of several files, or of descriptor and extent, and keeps one that says nothing alone: the flat extent, or the second of several."""
+    """orphan makes a disk of several files, or of descriptor and extent, and keeps one that is useless alone: the flat extent, or the second of several."""
     if flat:
         made = convert(disk, raw, work, stem, ("vmdk", "monolithicFlat"))
         keep = stem + "-flat.vmdk"
@@ -106,9 +106,8 @@ def orphan(disk, raw, work, stem, flat):
 
 
 def chain(disk, raw, work, stem, driver, others, depth):
-    """chain makes an image and children of it, one upon the other. The first child has the partition table of another disk written over that of its
-    parent, so that who reads the parent instead of it is found out; what its partition holds then is not promised. others are paths of
-    templates with their disks."""
+    """chain makes an image and children of it, each a child of the last. The first child has the partition table of another disk, so that a reader
+    of the parent alone fails; the content of its partition is undefined. others are paths of templates with their disks."""
     kind = {"qcow2": ("qcow2", "v3"), "vmdk": ("vmdk", "monolithicSparse")}[driver]
     links = [convert(disk, raw, work, stem, kind)]
     for n in range(1, depth + 1):
@@ -124,7 +123,7 @@ def chain(disk, raw, work, stem, driver, others, depth):
 
 
 def write_table(disk, other, path, work, driver, name):
-    """write_table has qemu-io write sector 0 of another template into a child, and gives the disk that comes of it."""
+    """write_table writes sector 0 of another template into a child by qemu-io, and returns the resulting disk."""
     sector = os.path.join(work, "sector0")
     blank(sector, SECTOR)
     with open(path, "rb") as source, open(sector, "r+b", buffering=0) as f:

@@ -1,4 +1,4 @@
-"""Disks as installers of many years laid them out. Positions and sizes are in sectors."""
+"""Disk layouts of installers of many years. Positions and sizes are in sectors."""
 
 import dataclasses
 import itertools
@@ -9,14 +9,14 @@ from .tools import SECTOR, blank, copy_data, patch, run
 
 MIB_SECTORS = volumes.MIB // SECTOR
 
-# One cylinder and one track of the 255/63 geometry, on which old systems start partitions.
+# A cylinder and a track of the 255/63 geometry, where old systems start partitions.
 CYLINDER = 255 * 63
 TRACK = 63
 
 
 @dataclasses.dataclass
 class Part:
-    """A partition, or with number 0 the file system of a disk without a table. fs is empty for none, and sectors 0 for all that fs needs."""
+    """A partition, or with number 0 the file system of a disk without a table. fs may be empty; sectors 0 is the minimum for fs."""
 
     number: int
     start: int
@@ -34,7 +34,7 @@ class Part:
 
 @dataclasses.dataclass
 class Disk:
-    """A disk that a template is made of, as it was asked for."""
+    """The requested disk of a template."""
 
     name: str
     scheme: str  # mbr, gpt, none
@@ -43,24 +43,24 @@ class Disk:
     boot: str = ""  # "chs", "lba": the code in sector 0
 
     def judged(self):
-        """judged are what has a start: partitions, and a volume over the whole disk, at 0."""
+        """judged returns partitions, and a volume over the whole disk, at 0."""
         return [p for p in self.parts if p.kind != "extended"]
 
 
 def verdict_at(off, data=0):
-    """verdict_at is what the contract asks for: 4 KiB must, 64 KiB should; of a start and the data behind it the better one counts."""
+    """verdict_at follows the contract: 4 KiB must, 64 KiB should; the better of a start and the data behind it counts."""
     def verdict(at):
         return "misaligned" if at % 4096 else "below_boundary" if at % 65536 else "aligned"
     return min(verdict(off), verdict(off + data), key=VERDICTS.index)
 
 
 def verdict_of(part):
-    """verdict_of is the verdict of a partition by its start and, where a reader would find its file system, by that."""
+    """verdict_of is the verdict of a partition by its start and by its file system, if a reader would find it."""
     return verdict_at(part.start * SECTOR, part.data if part.known else 0)
 
 
 def worst(verdicts):
-    """worst is the verdict of a disk by those of its partitions, and of an image by those of its disks."""
+    """worst is the worst verdict of a disk's partitions, or of an image's disks."""
     return max(verdicts, key=VERDICTS.index, default="nothing_to_judge")
 
 
@@ -68,7 +68,7 @@ VERDICTS = ["nothing_to_judge", "aligned", "below_boundary", "misaligned"]
 
 
 def primary(*starts_and_fs):
-    """primary numbers partitions from 1 in the order given."""
+    """primary numbers partitions from 1 in order."""
     return [Part(n, start, fs) for n, (start, fs) in enumerate(starts_and_fs, 1)]
 
 
@@ -134,14 +134,14 @@ def gpts():
 
 
 def without_table():
-    """without_table are disks that hold one file system, and blank ones. Neither has a partition that could be off."""
+    """without_table are disks with one file system, and blank ones, without partitions."""
     for fs in ["ntfs", "fat16", "fat32", "ext2", "ext4", "swap", "xfs"]:
         yield Disk(f"whole-{fs}", "none", volumes.SIZES[fs] // SECTOR, [Part(0, 0, fs)])
     yield Disk("blank", "none", 8 * MIB_SECTORS, [])
 
 
 def large():
-    """large are disks of more than 2 GB, of which a format keeps several files, and of more than an MBR can count."""
+    """large are disks of more than 2 GB, split into several files in some formats, and beyond the limit of an MBR."""
     gib = 1024 * MIB_SECTORS
     yield Disk("large-mbr-63", "mbr", 5 * gib, primary((63, "ntfs"), (4 * gib + 8, "ext4")), "chs")
     yield Disk("large-mbr-2048", "mbr", 5 * gib, primary((2048, "ext4"), (3 * gib, "fat16")), "lba")
@@ -149,7 +149,7 @@ def large():
 
 
 def all_disks():
-    """all_disks are the templates, with labels that differ from one to the next."""
+    """all_disks are the templates, with varying labels."""
     disks = [*singles(), *several(), *extended(), *gpts(), *without_table(), *large()]
     turns = {}
     for disk in disks:
@@ -198,7 +198,7 @@ def guid(rng):
     return "-".join((h[:8], h[8:12], h[12:16], h[16:20], h[20:]))
 
 
-# Syslinux's code reads LBAs; parted's reads cylinders, heads and sectors, as that of Windows XP does.
+# Syslinux's code reads LBAs; parted's reads cylinders, heads and sectors, like Windows XP's.
 LBA_CODE = "/usr/lib/syslinux/mbr/mbr.bin"
 
 
@@ -212,7 +212,7 @@ def boot_code(kind, folder):
 
 
 def prepare(folder):
-    """prepare has parted write its boot code into a scratch disk."""
+    """prepare writes parted's boot code into a scratch disk."""
     path = os.path.join(folder, "chs.code")
     blank(path, volumes.MIB)
     run("parted", "--script", path, "mklabel", "msdos")

@@ -1,4 +1,4 @@
-"""OVA archives and OVF folders, as ovftool lays them out: the OVF, the manifest, the disks."""
+"""OVA archives and OVF folders in ovftool's order: the OVF, the manifest, the disks."""
 
 import hashlib
 import os

@@ -1,11 +1,11 @@
-"""Where images lie and what they are called: a library as people leave it. Paths are bytes."""
+"""Folders and names of images, as in a real library. Paths are bytes."""
 
 import gzip
 import os
 
 from .tools import run
 
-# Folders of a library; the first takes every third image, so that it has hundreds.
+# Folders of a library; the first has every third image, and so hundreds.
 CROWD = b"templates"
 FOLDERS = [
     b"2009/xp",
@@ -23,7 +23,7 @@ FOLDERS = [
     b"/".join(b"d%02d" % n for n in range(24)),
 ]
 
-# What is put in front of a number to name an image of one file. The plain one is that of every image whose files name each other.
+# Prefixes of a number in the name of an image of one file. An image whose files name each other has the plain one.
 ODD_STEMS = [
     b"-rf ",
     b"with blank ",
@@ -46,12 +46,12 @@ def folder_of(rng):
 
 
 def odd_stem(rng, number):
-    """odd_stem draws a name, sometimes an odd one, that no other number has."""
+    """odd_stem draws a unique name, sometimes an odd one, for a number."""
     prefix = rng.choice(ODD_STEMS) if rng.random() < 0.2 else b"vm-"
     return prefix + b"%05d" % number
 
 
-# Suffixes that say something else than the content, or nothing. An image is known by its content, so that any will do.
+# Wrong or unknown suffixes. An image is recognised by its content, so that any will do.
 OTHER_SUFFIXES = [b".bin", b".disk", b"", b".vmdk.bak", b".jpg", b".old"]
 
 
@@ -60,7 +60,7 @@ def suffix_of(rng, usual):
 
 
 def litter(root, folders, count, rng):
-    """litter writes files beside images that are none. Nothing of it may become a row."""
+    """litter writes other files beside images. None of them may become a row."""
     for n in range(count):
         where = os.path.join(root, rng.choice(folders))
         write_other(os.path.join(where, b"other-%05d" % n), n, rng)
@@ -86,7 +86,7 @@ def write_other(stem, n, rng):
 
 
 def medium(root, folder):
-    """medium has xorriso write an installation medium, which is no disk image either."""
+    """medium writes an installation medium by xorriso, which is no disk image either."""
     tree = os.path.join(root, folder, b"medium.tree")
     os.mkdir(tree)
     with open(os.path.join(tree, b"readme.txt"), "xb") as f:
@@ -97,8 +97,8 @@ def medium(root, folder):
 
 
 def links(root, paths, folders, rng):
-    """links adds symbolic links to images, to folders, to nothing and in a circle, none of which is followed, and second names of some images of one
-    file, which are read once. It gives the second names by first ones."""
+    """links adds symbolic links to images, to folders, to nothing and in a circle, none of which is followed, and hard links to some images of one
+    file, which are read once. It returns the new names by old ones."""
     os.symlink(b".", os.path.join(root, folders[0], b"circle"))
     os.symlink(b"../" * folders[0].count(b"/") + folders[-1], os.path.join(root, os.path.dirname(folders[0]), b"link to a folder"))
     os.symlink(b"gone.vmdk", os.path.join(root, folders[0], b"dangling.vmdk"))

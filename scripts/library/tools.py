@@ -5,7 +5,7 @@ import subprocess
 
 SECTOR = 512  # bytes; every disk here has such sectors
 
-# Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look. The times are fixed for the tools that let them be.
+# Debian keeps mkntfs and sfdisk outside of an ordinary user's PATH. The times are fixed for the tools that allow it.
 ENVIRONMENT = dict(
     os.environ,
     PATH=os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin",
@@ -18,7 +18,7 @@ ZEROS = bytes(1 << 16)
 
 
 class ToolError(Exception):
-    """A tool that did not do what it was asked for; the text has what it said."""
+    """A failure of a tool, with its messages."""
 
 
 def run(*args, text="", cwd=None):
@@ -33,13 +33,13 @@ def run(*args, text="", cwd=None):
 
 
 def blank(path, size):
-    """blank makes a file of zeros without a byte stored."""
+    """blank makes a sparse file of zeros."""
     with open(path, "wb") as f:
         f.truncate(size)
 
 
 def copy_data(source, dest, at=0):
-    """copy_data copies what is not zero of a file into an open one, from byte at on, and leaves holes for the rest."""
+    """copy_data copies nonzero data of a file into an open one, from byte at on, and leaves holes for the rest."""
     with open(source, "rb", buffering=0) as f:
         size, off = os.fstat(f.fileno()).st_size, 0
         while off < size:

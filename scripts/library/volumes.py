@@ -1,4 +1,4 @@
-"""File systems, made by their own tools in files of their own."""
+"""File systems, made by their own tools in separate files."""
 
 import struct
 
@@ -6,7 +6,7 @@ from .tools import SECTOR, blank, run
 
 MIB = 1 << 20
 
-# Sizes in bytes. mkntfs gives a volume below 4,000,000 bytes a journal of 512 KiB, which is full of ones and so is stored; a larger one has 2 MiB.
+# Sizes in bytes. mkntfs gives a volume below 4,000,000 bytes a journal of 512 KiB, which is all ones and so stored; a larger one has 2 MiB.
 # FAT needs more than 4085 clusters to be FAT16, more than 65525 to be FAT32; xfsprogs makes nothing below 300 MiB.
 SIZES = {
     "ntfs": 3_900_416,
@@ -35,7 +35,7 @@ TYPES = {
     "": ("83", "8300"),
 }
 
-# Labels that a report has to write with care, by what a file system can hold.
+# Labels that a report has to escape, by file system.
 LABELS = {
     "ntfs": ["System", "XP System", "Größe & Maß", "<script>alert(1)</script>", '=cmd|" /C calc"!A0', "it's \"quoted\"", "データ", "`id`; $(id)", "", "a,b;c\td", "@SUM(1)", "-1+1"],
     "fat": ["SYSTEM", "NO DATA", "D-1", "IT'S", "$(ID)", "A&B", "-1", "@SUM(1)", "", "X{Y}", "#1"],
@@ -73,7 +73,7 @@ def make(path, kind, size, label, start):
 
 
 def data_start(f, kind, start):
-    """data_start is the byte of a FAT at which its clusters begin: behind reserved sectors, FATs and root directory (FAT specification 1.03)."""
+    """data_start is the byte offset of the first FAT cluster: behind reserved sectors, FATs and root directory (FAT specification 1.03)."""
     if not kind.startswith("fat"):
         return 0
     f.seek(start * SECTOR)
@@ -84,8 +84,8 @@ def data_start(f, kind, start):
 
 
 def renew(kind, start, size, rng, label):
-    """renew lists patches that make one volume of a template another: its serial number or UUID, and the label of an ext. Offsets are those of the
-    boot sectors and superblocks that Linux's blkid reads: NTFS serial at 0x48 and in the copy in the last sector, FAT at 0x27 or 0x43, ext
+    """renew lists patches that make another volume of a template: its serial number or UUID, and the label of an ext. Offsets are in the
+    boot sectors and superblocks read by Linux's blkid: NTFS serial at 0x48 and in the copy in the last sector, FAT at 0x27 or 0x43, ext
     UUID at 0x68 and label at 0x78 of the superblock at byte 1024, swap UUID at 0x40c."""
     at = start * SECTOR
     if kind == "ntfs":
