@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,9 +28,9 @@ import (
 // liar answers like a worker compromised by a hostile image: with any JSON.
 type liar struct{ identity, row string }
 
-func (l liar) Call(_ context.Context, r Request) (a Answer, err error) {
+func (l liar) Call(_ context.Context, r ...Request) (a Answer, err error) {
 	text := l.identity
-	if r.Judge {
+	if r[0].Judge {
 		text = l.row
 	}
 	return a, json.Unmarshal([]byte(text), &a)
@@ -220,25 +221,40 @@ func searched(ctx context.Context, t *Task, p *Pool) (*results.Summary, error) {
 // willing reports every file as a disk.
 type willing struct{}
 
-func (willing) Call(context.Context, Request) (Answer, error) {
+func (willing) Call(context.Context, ...Request) (Answer, error) {
 	return Answer{Identity: image.Identity{Kind: image.Disk, Format: "raw"}}, nil
 }
 func (willing) Close() error { return nil }
 
+// occupied is a worker that answers once all others were tried.
+type occupied struct {
+	willing
+	tried chan struct{}
+}
+
+func (o occupied) Call(ctx context.Context, r ...Request) (Answer, error) {
+	<-o.tried
+	return o.willing.Call(ctx, r...)
+}
+
 // On a machine without room for more workers, the existing ones continue.
 func TestWorkersThatCannotBeStarted(t *testing.T) {
-	started := 0
+	var started atomic.Int32
+	tried := make(chan struct{})
 	p := NewPool(8, func(context.Context) (Worker, error) {
-		if started++; started > 1 {
-			return nil, lostError{errors.New("no memory"), triesUnasked}
+		switch started.Add(1) {
+		case 1:
+			return occupied{tried: tried}, nil
+		case 8:
+			close(tried)
 		}
-		return willing{}, nil
+		return nil, lostError{errors.New("no memory"), triesUnasked}
 	})
-	for range 20 {
-		_, err := p.do(t.Context(), Request{})
-		require.NoError(t, err)
-	}
-	require.Equal(t, 8, started, "each place is tried once")
+	require.NoError(t, atOnce(t.Context(), 20, make([]Request, 20), func(ctx context.Context, r Request) error {
+		_, err := p.do(ctx, r)
+		return err
+	}))
+	require.EqualValues(t, 8, started.Load(), "each place is tried once")
 	require.NoError(t, p.Close())
 }
 
@@ -276,7 +292,7 @@ type stopped struct {
 	cause sandbox.Cause
 }
 
-func (s stopped) Call(context.Context, Request) (Answer, error) {
+func (s stopped) Call(context.Context, ...Request) (Answer, error) {
 	if *s.left--; *s.left >= 0 {
 		return Answer{}, fromDeath(&sandbox.Death{Cause: s.cause, Text: "no answer within 30s"})
 	}

@@ -55,7 +55,7 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	r.announce()
 	for len(rows) > 0 {
 		judge := func(ctx context.Context, x *found) error { return r.judge(ctx, f, c, x) }
-		if err := atOnce(ctx, r.Jobs, rows, judge); err != nil {
+		if err := atOnce(ctx, r.pool.jobs, rows, judge); err != nil {
 			return err
 		}
 		// An image that cannot be judged hides none of its parts.
@@ -157,7 +157,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 			r.left(e.shown)
 		}
 	}
-	return atOnce(ctx, r.Jobs, files, func(ctx context.Context, e entry) error {
+	return atOnce(ctx, r.pool.jobs, files, func(ctx context.Context, e entry) error {
 		x, err := r.identifyOne(ctx, f, e)
 		if err == nil && x != nil && !c.add(x) {
 			x.fail(classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,9 +63,10 @@ type Answer struct {
 	Error    *report.Error  `json:"error,omitempty"`    // from Identify
 }
 
-// Worker answers requests, one at a time. It cannot be used after an error.
+// Worker answers requests, one after the other. It cannot be used after an error.
 type Worker interface {
-	Call(ctx context.Context, r Request) (Answer, error)
+	// Call sends requests and returns the answer to the oldest one without an answer, which may be of an earlier call.
+	Call(ctx context.Context, requests ...Request) (Answer, error)
 	Close() error
 }
 
@@ -75,17 +76,42 @@ const maxTime = 30 * time.Second
 // Pool is a set of workers. It starts workers on demand and replaces dead ones.
 type Pool struct {
 	start func(ctx context.Context) (Worker, error)
-	idle  chan Worker  // a nil Worker is not started yet
-	left  atomic.Int32 // number of workers, started or not
+	calls chan call
+	each  int          // most requests of one worker at a time
+	jobs  int          // most requests of all workers at a time
+	free  atomic.Int32 // workers without a request, started or not
+	left  atomic.Int32 // workers not given up, started or not
+	ended chan error   // the error of each worker's end
 }
 
-// NewPool returns a pool of up to jobs workers.
+// call is a request of a caller that waits for the answer.
+type call struct {
+	Request
+	ctx  context.Context //nolint:containedctx // of the caller
+	done chan end
+}
+
+// end is the answer to a request, or the cause of its failure.
+type end struct {
+	Answer
+	err error
+}
+
+// NewPool returns a pool of up to jobs workers, with one request each.
 func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
-	p := &Pool{start: start, idle: make(chan Worker, jobs)}
-	for range jobs {
-		p.idle <- nil
-	}
+	return newPool(jobs, 1, nil, start)
+}
+
+// newPool returns a pool of up to jobs workers, with up to each requests each. first is a worker that is started
+// already, or nil.
+func newPool(jobs, each int, first Worker, start func(ctx context.Context) (Worker, error)) *Pool {
+	p := &Pool{start: start, calls: make(chan call), each: each, jobs: jobs * each, ended: make(chan error, jobs)}
+	p.free.Store(int32(jobs)) //nolint:gosec // a few
 	p.left.Store(int32(jobs)) //nolint:gosec // a few
+	for range jobs {
+		go (&lane{Pool: p, worker: first}).work()
+		first = nil
+	}
 	return p
 }
 
@@ -130,31 +156,96 @@ func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
 	}
 }
 
-func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
-	var w Worker
+func (p *Pool) try(ctx context.Context, r Request) (Answer, error) {
+	c := call{r, ctx, make(chan end, 1)}
 	select {
-	case w = <-p.idle:
+	case p.calls <- c:
 	case <-ctx.Done():
-		return a, ctx.Err()
+		return Answer{}, ctx.Err()
 	}
-	if w == nil {
-		if w, err = p.start(ctx); err != nil {
-			return a, errors.Join(fmt.Errorf("start a worker: %w", err), p.giveUp(ctx))
+	e := <-c.done
+	return e.Answer, e.err
+}
+
+// lane is the place of one worker in a pool.
+type lane struct {
+	*Pool
+	worker Worker // nil if it is not started
+	calls  []call // without an answer
+	sent   int    // number of calls that the worker has
+}
+
+// work answers calls until the pool is closed or the worker is given up.
+func (l *lane) work() {
+	for l.take() {
+		e := l.ask()
+		if errors.Is(e.err, errFewer) {
+			for _, c := range l.calls {
+				c.done <- e
+			}
+			break
+		}
+		l.calls[0].done <- e
+		if l.calls = l.calls[1:]; len(l.calls) == 0 {
+			l.free.Add(1)
 		}
 	}
-	if a, err = w.Call(ctx, r); err == nil {
-		err = a.check(r)
+	var err error
+	if l.worker != nil {
+		err = l.worker.Close()
 	}
-	if err != nil {
-		a = Answer{}
-		_ = w.Close() // dead, or to be killed
-		w = nil
-		if errors.Is(err, errNoThread) {
-			return a, errors.Join(err, p.giveUp(ctx))
+	l.ended <- err
+}
+
+// take waits for a call, and takes more if all other workers have one. It returns false if the pool is closed.
+func (l *lane) take() bool {
+	if len(l.calls) == 0 {
+		c, open := <-l.Pool.calls
+		if !open {
+			return false
+		}
+		l.free.Add(-1)
+		l.calls = append(l.calls, c)
+	}
+	for len(l.calls) < l.each && l.free.Load() == 0 {
+		select {
+		case c := <-l.Pool.calls:
+			l.calls = append(l.calls, c)
+		default:
+			return true
 		}
 	}
-	p.idle <- w
-	return a, err
+	return true
+}
+
+// ask returns the answer to the oldest call. The death of a worker fails only this call: its successor gets the others.
+func (l *lane) ask() (e end) {
+	first := l.calls[0]
+	if l.worker == nil {
+		w, err := l.start(first.ctx)
+		if err != nil {
+			return end{err: errors.Join(fmt.Errorf("start a worker: %w", err), l.giveUp(first.ctx))}
+		}
+		l.worker = w
+	}
+	var next []Request
+	for _, c := range l.calls[l.sent:] {
+		next = append(next, c.Request)
+	}
+	a, err := l.worker.Call(first.ctx, next...)
+	if err == nil {
+		err = a.check(first.Request)
+	}
+	if err == nil {
+		l.sent = len(l.calls) - 1
+		return end{Answer: a}
+	}
+	_ = l.worker.Close() // dead, or to be killed
+	l.worker, l.sent = nil, 0
+	if errors.Is(err, errNoThread) {
+		err = errors.Join(err, l.giveUp(first.ctx))
+	}
+	return end{err: err}
 }
 
 // giveUp removes a worker that cannot be started or has no thread, unless it is the last one. A shortage of memory,
@@ -166,20 +257,16 @@ func (p *Pool) giveUp(ctx context.Context) error {
 		}
 		p.left.Add(1)
 	}
-	p.idle <- nil
 	return nil
 }
 
 // Close ends all workers concurrently, since each may take time. No request may be running.
 func (p *Pool) Close() error {
-	var all sync.WaitGroup
-	errs := make([]error, p.left.Load())
+	close(p.calls)
+	errs := make([]error, cap(p.ended))
 	for i := range errs {
-		if w := <-p.idle; w != nil {
-			all.Go(func() { errs[i] = w.Close() })
-		}
+		errs[i] = <-p.ended
 	}
-	all.Wait()
 	return cmp.Or(errs...)
 }
 
@@ -202,11 +289,7 @@ type inProcess struct{ Judge Judge }
 
 // Call answers a request and turns a panic into an error. It abandons a request that takes too long: only the end of
 // the program can stop it.
-func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
-	type end struct {
-		a   Answer
-		err error
-	}
+func (w inProcess) Call(ctx context.Context, requests ...Request) (Answer, error) {
 	done := make(chan end, 1)
 	go func() {
 		defer func() {
@@ -214,11 +297,11 @@ func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 				done <- end{err: fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())}
 			}
 		}()
-		done <- end{a: handle(w.Judge, r)}
+		done <- end{Answer: handle(w.Judge, requests[0])}
 	}()
 	select {
 	case e := <-done:
-		return e.a, e.err
+		return e.Answer, e.err
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	case <-time.After(maxTime):
@@ -284,7 +367,7 @@ func checkIdentity(id image.Identity) error {
 }
 
 // Serve runs a worker process: it answers the requests of a Pool.
-func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
+func Serve(in *os.File, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
 
 // startInspector returns the handler of a worker. The first request of the scan contains its Inspector.
 func startInspector(hello []byte) (sandbox.Handle, error) {
@@ -309,15 +392,17 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 // outside is a worker in a process of its own.
 type outside struct{ *sandbox.Worker }
 
-// Call sends a request to the worker process. The error names the cause of its death, with the class for the row of the
+// Call sends requests to the worker process. The error names the cause of its death, with the class for the row of the
 // image.
-func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
-	r.Name = []byte(r.Path)
-	request, err := json.Marshal(r)
-	if err != nil {
-		return a, fmt.Errorf("request for a worker: %w", err)
+func (o outside) Call(ctx context.Context, requests ...Request) (a Answer, err error) {
+	texts := make([][]byte, len(requests))
+	for i, r := range requests {
+		r.Name = []byte(r.Path)
+		if texts[i], err = json.Marshal(r); err != nil {
+			return a, fmt.Errorf("request for a worker: %w", err)
+		}
 	}
-	answer, err := o.Worker.Call(ctx, request)
+	answer, err := o.Worker.Call(ctx, texts...)
 	if err == nil {
 		err = jsonv2.Unmarshal(answer, &a) // takes half the time of encoding/json
 	}
@@ -389,12 +474,15 @@ func (r *search) workers(ctx context.Context) (*Pool, error) {
 		none := sandbox.Isolation{
 			Wanted: options.Level, Achieved: sandbox.None, Layers: []string{}, Note: report.Message(err),
 		}
-		return r.inside(inspector), r.achieved(none)
+		if err := r.achieved(none); err != nil {
+			return nil, err
+		}
+		return r.inside(inspector), nil
 	}
 	if err := r.achieved(first.Isolation()); err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
-	p := NewPool(r.Jobs, func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
+	start := func(ctx context.Context) (Worker, error) { // a failed start is no fault of an image
 		w, err := sandbox.Start(ctx, options)
 		if err != nil {
 			return nil, lostError{fromDeath(err), triesUnasked}
@@ -403,10 +491,8 @@ func (r *search) workers(ctx context.Context) (*Pool, error) {
 			return nil, lostError{errors.Join(err, w.Close()), triesUnasked}
 		}
 		return outside{w}, nil
-	})
-	<-p.idle
-	p.idle <- outside{first}
-	return p, nil
+	}
+	return newPool(r.Jobs, sandbox.MostRequests, outside{first}, start), nil
 }
 
 // inside returns a pool without worker processes. This process inspects the images itself, and confines itself to them.

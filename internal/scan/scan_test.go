@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 func TestMain(m *testing.M) { disktest.LeakTestMain(m) }
@@ -129,12 +130,24 @@ func (tr *trial) link(old, name string) {
 	require.NoError(tr, os.Link(tr.path(old), tr.path(name)))
 }
 
-// search begins a scan with the workers of the trial.
+// search begins a scan.
 func (tr *trial) search() *search {
 	r := tr.begin()
-	r.pool = NewPool(tr.Jobs, func(context.Context) (Worker, error) { return tr.worker() })
 	r.settings, r.start, r.earlier = tr.settings, tr.started, tr.earlier
 	return r
+}
+
+// queue is a worker that answers one request after the other, like a worker process.
+type queue struct {
+	Worker
+	requests []Request
+}
+
+func (q *queue) Call(ctx context.Context, r ...Request) (Answer, error) {
+	q.requests = append(q.requests, r...)
+	first := q.requests[0]
+	q.requests = q.requests[1:]
+	return q.Worker.Call(ctx, first)
 }
 
 // run scans the trial's folder, or paths, from inside of it.
@@ -143,6 +156,10 @@ func (tr *trial) run(ctx context.Context, paths ...string) (*results.Summary, er
 	tr.Paths = paths
 	tr.rows, tr.found, tr.walked = nil, 0, 0
 	r := tr.search()
+	r.pool = newPool(tr.Jobs, sandbox.MostRequests, nil, func(context.Context) (Worker, error) {
+		w, err := tr.worker()
+		return &queue{Worker: w}, err
+	})
 	err := r.look(ctx)
 	require.NoError(tr, r.pool.Close())
 	require.Equal(tr, r.summary.Found, tr.found)
@@ -395,14 +412,14 @@ type dying struct {
 	of map[string]error
 }
 
-func (d dying) Call(ctx context.Context, r Request) (Answer, error) {
-	if err := d.of[filepath.Base(r.Path)]; err != nil {
+func (d dying) Call(ctx context.Context, r ...Request) (Answer, error) {
+	if err := d.of[filepath.Base(r[0].Path)]; err != nil {
 		return Answer{}, err
 	}
-	if strings.HasPrefix(filepath.Base(r.Path), "silent") && r.Judge {
+	if strings.HasPrefix(filepath.Base(r[0].Path), "silent") && r[0].Judge {
 		return Answer{}, nil
 	}
-	return d.inProcess.Call(ctx, r)
+	return d.inProcess.Call(ctx, r...)
 }
 
 func TestWorkersThatDie(t *testing.T) {

@@ -156,11 +156,11 @@ type noting struct {
 	beside map[string]*image.Beside
 }
 
-func (n noting) Call(ctx context.Context, r Request) (Answer, error) {
-	if r.Judge {
-		n.beside[filepath.Base(r.Path)] = r.Beside
+func (n noting) Call(ctx context.Context, r ...Request) (Answer, error) {
+	if r[0].Judge {
+		n.beside[filepath.Base(r[0].Path)] = r[0].Beside
 	}
-	return n.inProcess.Call(ctx, r)
+	return n.inProcess.Call(ctx, r...)
 }
 
 // Many images that concern each other must not take the square of their number.

@@ -374,6 +374,37 @@ func TestDeaths(t *testing.T) {
 	}
 }
 
+// A worker that dies of a request has answered the one before it, and cannot have begun the one behind it.
+func TestDeathWithTwoRequests(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	answer, err := w.Call(t.Context(), []byte("echo before"), []byte("exit"))
+	require.NoError(t, err)
+	require.Equal(t, "before", string(answer))
+	_, err = w.Call(t.Context(), []byte("echo behind"))
+	var death *sandbox.Death
+	require.ErrorAs(t, err, &death)
+	require.False(t, death.Idle)
+	require.Contains(t, death.Text, "exit status 3")
+	_, err = w.Call(t.Context())
+	require.ErrorAs(t, err, &death)
+}
+
+// A worker has its next request before it ends the first one, and answers both in order.
+func TestTwoRequests(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	answer, err := w.Call(t.Context(), []byte("echo 0"), []byte("echo 1"))
+	require.NoError(t, err)
+	require.Equal(t, "0", string(answer))
+	for i := 1; i < 10; i++ {
+		answer, err = w.Call(t.Context(), fmt.Appendf(nil, "echo %d", i+1))
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(i), string(answer))
+	}
+	answer, err = w.Call(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "10", string(answer))
+}
+
 func TestComputingTimeIsRenewed(t *testing.T) {
 	w := start(t, sandbox.Options{Limits: sandbox.Limits{CPU: time.Second}})
 	for range 4 { // 2.8 s in all

@@ -298,6 +298,15 @@ func peak(state *os.ProcessState) int64 {
 	return int64(usage.Maxrss) << 10 //nolint:unconvert // int32 on other architectures
 }
 
+// polled returns a pipe of this process for reads that keep no thread waiting.
+func polled(pipe *os.File) *os.File {
+	fd := pipe.Fd()
+	if unix.SetNonblock(int(fd), true) != nil {
+		return pipe
+	}
+	return os.NewFile(fd, pipe.Name())
+}
+
 // watchCPU ends the worker on SIGXCPU, since Go's runtime would ignore the signal.
 func watchCPU() {
 	over := make(chan os.Signal, 1)

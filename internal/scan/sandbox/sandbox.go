@@ -28,6 +28,7 @@
 package sandbox
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/binary"
@@ -158,8 +159,9 @@ type Handle func(request []byte) []byte
 // Serve runs a worker over its standard input and output: it restricts the whole process as requested by the parent,
 // calls start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
 // process if the input ends during a request, or if a request exceeds its CPU time.
-func Serve(in io.Reader, out io.Writer, start func(hello []byte) (Handle, error)) error {
-	first, err := readFrame(in, 0, mostRequest)
+func Serve(in *os.File, out io.Writer, start func(hello []byte) (Handle, error)) error {
+	requests := bufio.NewReader(polled(in))
+	first, err := readFrame(requests, 0, mostRequest)
 	if err != nil {
 		return fmt.Errorf("first request of a worker: %w", err)
 	}
@@ -171,7 +173,7 @@ func Serve(in io.Reader, out io.Writer, start func(hello []byte) (Handle, error)
 	if err != nil {
 		return err
 	}
-	return serve(in, out, s.Limits, handle)
+	return serve(requests, out, s.Limits, handle)
 }
 
 // begin restricts the worker and answers the first request.
@@ -191,9 +193,9 @@ func begin(out io.Writer, s setup, start func(hello []byte) (Handle, error)) (Ha
 
 // serve answers requests. Another goroutine reads them, to notice the end of the input at once.
 func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
-	var busy atomic.Bool
-	requests := make(chan []byte)
-	go listen(in, requests, &busy)
+	var waiting atomic.Int32
+	requests := make(chan []byte, MostRequests)
+	go listen(in, requests, &waiting)
 	for number := uint32(1); ; number++ {
 		request, more := <-requests
 		if !more {
@@ -206,26 +208,26 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 		if int64(len(answer)) > limits.Answer {
 			panic(fmt.Sprintf("answer of %d bytes, at most %d", len(answer), limits.Answer))
 		}
-		busy.Store(false)
+		waiting.Add(-1)
 		if err := writeFrame(out, number, answer); err != nil {
 			return err
 		}
 	}
 }
 
-// listen passes requests on. The input ends when the parent is gone or has finished; listen then does not wait for the
-// current request.
-func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
+// listen passes requests on, and counts the unanswered ones. The input ends when the parent is gone or has finished;
+// listen then does not wait for the current request.
+func listen(in io.Reader, requests chan<- []byte, waiting *atomic.Int32) {
 	for number := uint32(1); ; number++ {
 		request, err := readFrame(in, number, mostRequest)
 		if err != nil {
-			if busy.Load() {
+			if waiting.Load() > 0 {
 				os.Exit(1)
 			}
 			close(requests)
 			return
 		}
-		busy.Store(true)
+		waiting.Add(1)
 		requests <- request
 	}
 }
@@ -236,6 +238,10 @@ const (
 	frameMagic  = 0x1e74750a // RS "tu" LF: no text begins so
 	frameHeader = 12
 )
+
+// MostRequests is the number of requests that a worker may have at a time: it reads one while it processes another, and
+// never waits for its parent.
+const MostRequests = 2
 
 // mostRequest bounds the requests of the parent, which a worker trusts. The longest one is the list of its roots.
 const mostRequest = 1 << 30

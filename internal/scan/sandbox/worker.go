@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,18 +27,20 @@ const (
 	mostReady  = 1 << 20 // bytes of the answer to the first request
 )
 
-// Worker is a process that answers requests, one at a time.
+// Worker is a process that answers requests, one after the other.
 type Worker struct {
 	cmd       *exec.Cmd
-	in, out   *os.File // this side of its pipes
+	in, out   *os.File      // this side of its pipes
+	answers   *bufio.Reader // of out
 	said      words
 	limits    Limits
 	isolation Isolation
 
-	number uint32        // of the last request
-	dead   bool          // the process has ended or was given up
-	exit   error         // of cmd.Wait, valid after done
-	done   chan struct{} // closed when the process is gone
+	sent, answered uint32 // numbers of requests, the first one included
+
+	dead bool          // the process has ended or was given up
+	exit error         // of cmd.Wait, valid after done
+	done chan struct{} // closed when the process is gone
 }
 
 // setup is the first request.
@@ -85,7 +88,7 @@ func spawn(o Options) (*Worker, error) {
 	if err != nil {
 		return nil, errors.Join(err, theirIn.Close(), in.Close())
 	}
-	w.in, w.out = in, out
+	w.in, w.out, w.answers = in, out, bufio.NewReader(out)
 	w.cmd = &exec.Cmd{
 		Path: program,
 		Args: append([]string{"trueup-worker"}, o.Args...),
@@ -127,7 +130,7 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	answer, err := w.exchange(ctx, request, startLimit, mostReady)
+	answer, err := w.exchange(ctx, [][]byte{request}, startLimit, mostReady)
 	if err != nil {
 		return err
 	}
@@ -145,33 +148,35 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 // Isolation returns the isolation of the worker.
 func (w *Worker) Isolation() Isolation { return w.isolation }
 
-// Call sends one request to the worker and returns its answer. The error is a *Death if the worker died, or the error
-// of a context that has ended. The worker cannot be used after an error.
-func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
+// Call sends requests to the worker and returns the answer to its oldest one, which may be of an earlier call. At most
+// MostRequests may be without an answer. The error is a *Death if the worker died, which concerns the oldest request
+// alone, or the error of a context that has ended. The worker cannot be used after an error.
+func (w *Worker) Call(ctx context.Context, requests ...[]byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	select {
-	case <-w.done:
-		return nil, w.bury(causeOfDeath(w.exit, w.said.String(), w.limits), true)
-	default:
+	if w.answered == w.sent {
+		select {
+		case <-w.done:
+			return nil, w.bury(causeOfDeath(w.exit, w.said.String(), w.limits), true)
+		default:
+		}
+		w.said.forget()
 	}
-	w.number++
-	w.said.forget()
-	return w.exchange(ctx, request, w.limits.Wall, w.limits.Answer)
+	return w.exchange(ctx, requests, w.limits.Wall, w.limits.Answer)
 }
 
-// exchange sends a request and reads its answer, of at most most bytes, within the time wall.
-func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
+// exchange sends requests and reads one answer, of at most most bytes, within the time wall.
+func (w *Worker) exchange(ctx context.Context, requests [][]byte, wall time.Duration, most int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
 	stop := context.AfterFunc(timed, w.kill)
-	answer, err := w.talk(request, most)
+	answer, err := w.talk(requests, most)
 	switch inTime := stop(); {
 	case inTime && err == nil:
 		return answer, nil
 	case inTime:
-		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
+		return nil, w.bury(w.autopsy(err), w.answered == w.sent)
 	}
 	w.await(exitLimit)
 	death := w.bury(&Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall)}, false)
@@ -181,14 +186,21 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	return nil, death
 }
 
-// errUnsent marks a request that the worker did not read completely, so it cannot have started to process it.
-var errUnsent = errors.New("request not taken")
-
-func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
-	if err := writeFrame(w.in, w.number, request); err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnsent, err)
+// talk sends requests and reads one answer. An answer to an earlier request counts even if the worker has ended since.
+func (w *Worker) talk(requests [][]byte, most int64) (answer []byte, err error) {
+	for _, r := range requests {
+		if err = writeFrame(w.in, w.sent, r); err != nil {
+			break
+		}
+		w.sent++
 	}
-	return readFrame(w.out, w.number, most)
+	if err == nil || w.answered < w.sent {
+		answer, err = readFrame(w.answers, w.answered, most)
+	}
+	if err == nil {
+		w.answered++
+	}
+	return answer, err
 }
 
 // autopsy finds the cause of a death from an error on the pipe. A worker that only closed its pipe gets time to end by
@@ -210,7 +222,7 @@ func (w *Worker) autopsy(err error) *Death {
 
 // bury closes the pipes of a dead worker.
 func (w *Worker) bury(death *Death, idle bool) *Death {
-	death.Idle, w.dead = idle, true
+	death.Idle, w.dead, w.sent = idle, true, w.answered
 	_ = w.in.Close()
 	_ = w.out.Close()
 	return death
