@@ -44,7 +44,7 @@ func Main(version string, args []string) (code int) {
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	command := commandOf(root, args).Name()
-	boundHeap(worker, command == results.ReportCommand)
+	boundHeap(command)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
@@ -69,24 +69,29 @@ func interrupted(ctx context.Context, err error) error {
 // boundHeap limits the memory of this process with soft limits. Buffers are few and of fixed size, so a small heap
 // target keeps the peak low without noticeable cost. Most user runs stay below the first limit; two collections before
 // it would need a third of their time. A report holds a record for each row, which can exceed any limit: it would
-// collect without end. A worker is long-lived, and the memory of each image is garbage at the next one. It collects
-// seldom, to save an eighth of the CPU time of a scan.
-func boundHeap(worker, merges bool) {
-	limit := int64(44 << 20)
-	if merges {
+// collect without end. A scan and its workers are long-lived, and the memory of each image is garbage at the next one.
+// They collect seldom, which saves a fifth of their CPU time; a worker collects when its memory reaches the limit.
+func boundHeap(command string) {
+	limit, percent := int64(44<<20), 50
+	switch command {
+	case results.ReportCommand:
 		limit = math.MaxInt64
+	case results.Command:
+		percent = 200
+	case Worker:
+		percent = 1000
 	}
 	lasting := func(percent int) {
 		debug.SetMemoryLimit(limit)
 		debug.SetGCPercent(percent)
 	}
-	if worker {
-		lasting(200)
+	if command == Worker {
+		lasting(percent)
 		return
 	}
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(12 << 20)
-	runtime.AddCleanup(new([64]byte), lasting, 50) // runs with the first collection
+	runtime.AddCleanup(new([64]byte), lasting, percent) // runs with the first collection
 }
 
 // Run runs a command in the process of another program, without restricting it, and returns its exit code. Tests run

@@ -287,7 +287,7 @@ func TestLargeHeapIsSeldomCollected(t *testing.T) {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
 	}()
-	boundHeap(false, true)
+	boundHeap(results.ReportCommand)
 	for first := debug.SetMemoryLimit(-1); debug.SetMemoryLimit(-1) == first; {
 		runtime.GC() // the first collection ends the first limit
 	}
