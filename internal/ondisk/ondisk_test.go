@@ -285,6 +285,17 @@ func TestPagesReadLittleAtFirst(t *testing.T) {
 	require.Equal(t, []int{pieceSize, pieceSize, pieceSize, pageSize - 3*pieceSize, pageSize, pageSize}, sizes.reads)
 }
 
+// A read of entries in memory allocates nothing, since each access to a sparse image makes one.
+func TestPagesAllocateNothing(t *testing.T) {
+	p := NewPages(bytes.NewReader(make([]byte, pageSize)), pageSize)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		var b [512]byte
+		if err := p.Read(b[:], pieceSize-256); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
 // sized remembers how much each read wanted.
 type sized struct {
 	*bytes.Reader

@@ -69,7 +69,7 @@ func (p *Pages) Read(b []byte, off int64) error {
 			return err
 		}
 		if len(data) == 0 {
-			return ReadFull(p.src, b, off) // past the end: the source returns the error
+			return ReadFull(p.src, make([]byte, len(b)), off) // past the end: the source returns the error; b stays local
 		}
 		n := copy(b, data)
 		b, off = b[n:], off+int64(n)
@@ -125,9 +125,8 @@ func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 		return b, err
 	}
 	if int64(len(data)) < n { // across the border of two pages, or past the end
-		var wide [8]byte // escapes, unlike b
-		err := p.Read(wide[:n], off)
-		return wide, err
+		err := p.Read(b[:n], off)
+		return b, err
 	}
 	copy(b[:n], data)
 	return b, nil

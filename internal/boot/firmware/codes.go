@@ -240,8 +240,9 @@ func (p place) holds(d disk.Disk) (bool, error) {
 	if err != nil {
 		return false, ondisk.Legible(err)
 	}
-	text := hex.EncodeToString(b[p.Offset:])
-	return slices.ContainsFunc(p.Magics, func(m string) bool { return strings.HasPrefix(text, m) }), nil
+	return slices.ContainsFunc(p.Magics, func(m string) bool {
+		return hex.EncodeToString(b[p.Offset:][:len(m)/2]) == m
+	}), nil
 }
 
 // FixedPlace returns why a partition must stay where it is: firmware or a loader reads it by its place. It is empty if

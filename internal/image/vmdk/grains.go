@@ -99,7 +99,8 @@ func (x *grains) run(off int64) (disk.Run, error) {
 		return x.hole(off, (absent*x.perTable-first)*x.grain-into), nil
 	}
 	n := min(x.perTable-first, x.count()-grain, maxEntries)
-	b := make([]byte, x.width*n)
+	var buf [8 * maxEntries]byte
+	b := buf[:x.width*n]
 	if err := x.tabs.Read(b, loc+x.width*first); err != nil {
 		return disk.Run{}, err
 	}
