@@ -5,6 +5,8 @@ package scan
 import (
 	"context"
 	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -242,10 +244,12 @@ func (r *search) report(u results.Unreadable) {
 }
 
 // row compares a row with the earlier scan and adds it.
-func (r *search) row(i *results.Image) error {
+func (r *search) row(i *results.Image) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.Change = r.earlier.compare(i)
+	if i.Change, err = r.earlier.compare(i); err != nil {
+		return err
+	}
 	return r.addRow(i)
 }
 
@@ -339,7 +343,7 @@ func (r *search) finish(interrupted int) *results.Report {
 }
 
 // buildOf returns the version for rows. If the version is shared by several builds, because it was not set or the
-// sources were modified, it includes a hash of the program.
+// sources were modified, it includes the identity of the program.
 func buildOf(version string) (string, error) {
 	if version != "devel" && version != "unknown" && !strings.HasSuffix(version, "-dirty") {
 		return version, nil
@@ -348,14 +352,25 @@ func buildOf(version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	id, err := programID(path)
+	return version + " " + id, err
+}
+
+// programID returns a hash of the build ID of a program, which Go's linker makes from all that it links, or a hash of the
+// whole program, if it has none.
+func programID(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
+	var unique io.Reader = f
+	if program, err := elf.NewFile(f); err == nil {
+		if note := program.Section(".note.go.buildid"); note != nil {
+			unique = note.Open()
+		}
 	}
-	return fmt.Sprintf("%s %x", version, h.Sum(nil)[:8]), nil
+	h := sha256.New()
+	_, err = io.Copy(h, unique)
+	return hex.EncodeToString(h.Sum(nil)[:8]), err
 }

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -46,7 +47,6 @@ func sumOf(s string) sum {
 type place struct {
 	offset       int64
 	length, line int
-	digest       sum
 	row          bool // this run has a row of the image
 	noImage      bool // the file exists, but no longer has a row of its own
 }
@@ -131,7 +131,7 @@ func (e *earlier) note(l results.Line) error {
 		}
 		return err
 	}
-	i, _, err := e.decode(l)
+	i, err := l.Head()
 	if err != nil {
 		return err
 	}
@@ -144,9 +144,7 @@ func (e *earlier) note(l results.Line) error {
 		return fmt.Errorf("%w of %d images", ondisk.ErrLimit, maxRows)
 	}
 	e.at[at] = len(e.places)
-	e.places = append(e.places, place{
-		offset: l.Offset, length: len(l.Text), line: l.Number, digest: sum(results.Digest(i)),
-	})
+	e.places = append(e.places, place{offset: l.Offset, length: len(l.Text), line: l.Number})
 	return nil
 }
 
@@ -211,19 +209,23 @@ func (e *earlier) known(x *found) (*results.Image, *image.Identity, error) {
 
 // compare records a row of this run and returns its difference from the earlier row, empty without an earlier scan. A
 // reused row is Same already.
-func (e *earlier) compare(i *results.Image) results.Change {
+func (e *earlier) compare(i *results.Image) (results.Change, error) {
 	if e == nil {
-		return ""
+		return "", nil
 	}
 	p := e.find(i.ExactPath())
 	if p == nil {
-		return results.New
+		return results.New, nil
 	}
 	p.row = true
-	if i.Change == results.Same || sum(results.Digest(i)) == p.digest {
-		return results.Same
+	if i.Change == results.Same {
+		return results.Same, nil
 	}
-	return results.Changed
+	was, _, err := e.read(p)
+	if err == nil && bytes.Equal(results.Digest(i), results.Digest(was)) {
+		return results.Same, nil
+	}
+	return results.Changed, err
 }
 
 // noImage records that a file exists but is not an image of its own.

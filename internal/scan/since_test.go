@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -265,4 +267,27 @@ func TestListsOfAddresses(t *testing.T) {
 	}
 	require.NoError(t, os.MkdirAll("s3:/h", 0o755))
 	require.NoError(t, checkPaths([]string{"s3://h"}))
+}
+
+// Programs of other sources have other identities, with a build ID and without one.
+func TestProgramID(t *testing.T) {
+	dir := t.TempDir()
+	seen := map[string]string{}
+	for _, flags := range []string{"", "-buildid="} {
+		for _, text := range []string{"a", "b", "a"} {
+			source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+			code := fmt.Sprintf("package main\n\nfunc main() { println(%q) }\n", text)
+			require.NoError(t, os.WriteFile(source, []byte(code), 0o600))
+			build := exec.Command(disktest.Tool(t, "go"), "build", "-ldflags="+flags, "-o", program, source)
+			out, err := build.CombinedOutput()
+			require.NoError(t, err, string(out))
+			id, err := programID(program)
+			require.NoError(t, err)
+			if was := seen[id]; was != "" {
+				require.Equal(t, was, flags+text)
+			}
+			seen[id] = flags + text
+		}
+	}
+	require.Len(t, seen, 4, "the same sources have the same identity")
 }

@@ -414,14 +414,35 @@ func (l Line) Kind() (event string, unknown, err error) {
 // Image returns the row of a line, whose Kind was image.
 func (l Line) Image(options ...jsonv2.Options) (*Image, error) {
 	i := NewImage("")
-	if err := jsonv2.Unmarshal(l.Text, i, options...); err != nil {
-		return nil, errors.New("no row of an image: the line is damaged")
-	}
-	if i.Path == "" {
-		return nil, errors.New("a row without a path")
+	if err := l.row(i, &i.Path, options...); err != nil {
+		return nil, err
 	}
 	i.Command = Command // even in a row of a report
 	return i, nil
+}
+
+// Head returns the row of a line, whose Kind was image, with its path and its state alone.
+func (l Line) Head() (*Image, error) {
+	var h struct {
+		Path      string `json:"path"`
+		PathBytes string `json:"path_base64"`
+		State     State  `json:"state"`
+	}
+	if err := l.row(&h, &h.Path); err != nil {
+		return nil, err
+	}
+	return &Image{Path: h.Path, PathBytes: h.PathBytes, State: h.State}, nil
+}
+
+// row decodes a row, with its path.
+func (l Line) row(v any, path *string, options ...jsonv2.Options) error {
+	if err := jsonv2.Unmarshal(l.Text, v, options...); err != nil {
+		return errors.New("no row of an image: the line is damaged")
+	}
+	if *path == "" {
+		return errors.New("a row without a path")
+	}
+	return nil
 }
 
 // Summary returns the summary of a line, whose Kind was summary, with the fields that a report needs.
