@@ -69,7 +69,8 @@ func (p *Pages) Read(b []byte, off int64) error {
 			return err
 		}
 		if len(data) == 0 {
-			return ReadFull(p.src, make([]byte, len(b)), off) // past the end: the source returns the error; b stays local
+			// Past the end the source returns the error. b itself would escape to the heap.
+			return ReadFull(p.src, make([]byte, len(b)), off)
 		}
 		n := copy(b, data)
 		b, off = b[n:], off+int64(n)

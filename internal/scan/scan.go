@@ -356,8 +356,8 @@ func buildOf(version string) (string, error) {
 	return version + " " + id, err
 }
 
-// programID returns a hash of the build ID of a program, which Go's linker makes from all that it links, or a hash of the
-// whole program, if it has none.
+// programID returns a hash of the build ID of a program, which Go's linker makes from all that it links. Without one,
+// it returns a hash of the whole program.
 func programID(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
