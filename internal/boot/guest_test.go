@@ -187,7 +187,7 @@ func TestEachReadOfTheLoaders(t *testing.T) {
 	f.Text(16*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
 	disktest.EveryReadCounts(t, boottest.Disk(f), func(d disk.Disk) error {
 		g := guestOf(4)
-		g.Disk, g.Codes = d, layout.Codes
+		g.Disk, g.Codes = d, layout.Codes()
 		g.Code = layout.Identify(g.Sector0)
 		_, err := boot.Loaders.Find(g)
 		return err

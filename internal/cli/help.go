@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +37,14 @@ var exitsText []byte
 var helpFiles embed.FS
 
 // shared matches a line that includes the text of another file.
-var shared = regexp.MustCompile(`(?m)^\{(\w+)\}$`)
+var shared = ondisk.LazyPattern(`(?m)^\{(\w+)\}$`)
+
+// describe adds the help text to a command, which most runs do not show.
+func describe(cmd *cobra.Command) {
+	if text, examples := helpText(cmd.Name()); text != "" {
+		cmd.Long, cmd.Example = text, examples
+	}
+}
 
 // helpText returns the help text of a command and its examples. Both are empty for commands of cobra and hidden ones.
 func helpText(name string) (text, examples string) {
@@ -46,7 +52,7 @@ func helpText(name string) (text, examples string) {
 	if err != nil {
 		return "", ""
 	}
-	all := shared.ReplaceAllStringFunc(strings.TrimSpace(string(b)), func(line string) string {
+	all := shared().ReplaceAllStringFunc(strings.TrimSpace(string(b)), func(line string) string {
 		text, _ := helpText(line[1 : len(line)-1])
 		return text
 	})
@@ -87,6 +93,7 @@ func grouped(cmd *cobra.Command) (out []*pflag.FlagSet) {
 
 // help prints the help of a command: one screen for -h, at most mostWords for --help, otherwise everything.
 func help(cmd *cobra.Command, args []string) {
+	describe(cmd)
 	out := cmd.OutOrStdout()
 	columns := helpWidth
 	if Terminal(out) {

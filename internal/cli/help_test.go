@@ -57,6 +57,11 @@ func TestHelpWithinItsWidth(t *testing.T) {
 	}
 }
 
+// The texts of help are made for help alone, since each run starts with the tree of all commands.
+func TestStartIsLight(t *testing.T) {
+	require.Less(t, testing.AllocsPerRun(10, func() { newRoot("test", &Base{}) }), 3000.0)
+}
+
 // No command has more flags than a reader can take in.
 func TestFewFlags(t *testing.T) {
 	for _, cmd := range newRoot("test", &Base{}).Commands() {

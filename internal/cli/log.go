@@ -9,11 +9,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -86,7 +86,7 @@ func (l *Log) end(err error, code int, result any) error {
 const logMode = 0o600
 
 // logLine matches the beginning of a log line.
-var logLine = regexp.MustCompile(`^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:`)
+var logLine = ondisk.LazyPattern(`^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:`)
 
 // OpenLog opens a log file for appending. It refuses a nonempty file that is no log, because it may be a disk. It also
 // refuses a file that another argument names as an input or output.
@@ -149,7 +149,7 @@ func readyLog(file *os.File) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if !logLine.Match(head[:n]) {
+	if !logLine().Match(head[:n]) {
 		return fmt.Errorf("it begins with %q, not with {\"time\": as a log does; name another file", head[:n])
 	}
 	if _, err := file.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {

@@ -108,7 +108,13 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 }
 
 // Commands returns the tree of all commands, for manual pages and completions.
-func Commands(version string) *cobra.Command { return newRoot(version, &Base{}) }
+func Commands(version string) *cobra.Command {
+	root := newRoot(version, &Base{})
+	for _, cmd := range append(root.Commands(), root) {
+		describe(cmd)
+	}
+	return root
+}
 
 // commandOf returns the command that a command line calls.
 func commandOf(root *cobra.Command, args []string) *cobra.Command {
@@ -172,7 +178,6 @@ func newRoot(version string, c *Base) *cobra.Command {
 		newJudge(c), newWorker())
 	for _, cmd := range append(root.Commands(), root) {
 		cmd.SuggestFor = habits().Commands[cmd.Name()]
-		cmd.Long, cmd.Example = helpText(cmd.Name())
 	}
 	RefuseEmpty(root)
 	completePaths(root)

@@ -78,10 +78,13 @@ func TestProberIsOneEntry(t *testing.T) {
 func TestBootLoaderIsOneEntry(t *testing.T) {
 	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
 	require.Contains(t, trueup(t, "inspect", byTable).stdout, "the code in sector 0 is unknown")
+	codes, all := layout.Codes(), layout.Codes
+	layout.Codes = func() []*boot.Code { return codes }
+	t.Cleanup(func() { layout.Codes = all })
 	begins := func(text string) func([]byte) bool {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
-	with(t, &layout.Codes, &boot.Code{
+	with(t, &codes, &boot.Code{
 		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true,
 		ReadsCHS: true, First: true, Address: "smoke signals",
 	})
@@ -94,7 +97,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 
 	const unknown = "(unknown) holds no code"
 	require.Contains(t, trueup(t, "inspect", byFind).stdout, unknown)
-	with(t, &layout.Codes, &boot.Code{
+	with(t, &codes, &boot.Code{
 		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
 		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 			b := make([]byte, 440)
@@ -201,7 +204,7 @@ func TestSchemaListsTheTables(t *testing.T) {
 	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))),
 		enum(t, "$defs", "volume", "properties", "kind"))
 	codes := []string{boot.Empty.ID, boot.Unknown.ID}
-	for _, c := range layout.Codes {
+	for _, c := range layout.Codes() {
 		if !c.OfVolume {
 			codes = append(codes, c.ID)
 		}

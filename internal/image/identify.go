@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -193,7 +192,7 @@ const SmallestBare = 4 * units.MiB
 // IsFlatName reports whether a file has the name of an extent without a header.
 func IsFlatName(name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
-	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
+	return ext == ".vmdk" && rawExtent().MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
 }
 
 // Finder collects the images among the files of an archive, without extents and parents. The zero value is empty.
@@ -382,7 +381,7 @@ const CodeHidden = vhd.CodeHidden
 const CodeMisnamed = "format-missing"
 
 // rawExtent matches the end of the stem of an extent without a header, which is raw in spite of its .vmdk extension.
-var rawExtent = regexp.MustCompile(`-(flat|head|f[0-9]{3,4}|rdmp?)$`)
+var rawExtent = ondisk.LazyPattern(`-(flat|head|f[0-9]{3,4}|rdmp?)$`)
 
 // checkExtension adds an issue for a file with the name of a format but without its structures. Only the content
 // selects the format, and raw is the fallback for a damaged or missing header or footer. A copy would then hold the
@@ -406,7 +405,7 @@ func (img *Image) checkExtension(name string, o Options) {
 // namedAs returns the format for the name of a file. It returns "" for no format and for names of raw images.
 func namedAs(name string) string {
 	ext := strings.ToLower(filepath.Ext(name))
-	if rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
+	if rawExtent().MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
 		return ""
 	}
 	return extended(ext)
@@ -447,7 +446,7 @@ func (img *Image) noteOverride(main driver.File) error {
 }
 
 // packedNames matches extensions of compressed files and of their parts.
-var packedNames = regexp.MustCompile(`\.(gz|xz|zst|zstd|bz2|lz4|lzo|zip|7z|rar|[0-9]{2,3}|a[a-z])$`)
+var packedNames = ondisk.LazyPattern(`\.(gz|xz|zst|zstd|bz2|lz4|lzo|zip|7z|rar|[0-9]{2,3}|a[a-z])$`)
 
 // NamedPacked reports whether the name of a compressed file implies an image: disk.img.gz, a Vagrant box, a part of a
 // Clonezilla image.
@@ -456,8 +455,8 @@ func NamedPacked(name string) bool {
 	if strings.HasSuffix(name, ".box") || strings.Contains(name, "-ptcl-img") {
 		return true
 	}
-	for packedNames.MatchString(name) {
-		name = packedNames.ReplaceAllString(name, "")
+	for packedNames().MatchString(name) {
+		name = packedNames().ReplaceAllString(name, "")
 	}
 	return namedAs(name) != "" || rawNamed(name) || slices.Contains([]string{".vma", ".iso"}, filepath.Ext(name))
 }

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -128,11 +127,11 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 }
 
 // flatExtent matches VMware's names for flat extents.
-var flatExtent = regexp.MustCompile(`^(.*)-(flat|head|f[0-9]{3,4})\.vmdk$`)
+var flatExtent = ondisk.LazyPattern(`^(.*)-(flat|head|f[0-9]{3,4})\.vmdk$`)
 
 // Owner finds the descriptor of a flat extent that was opened by itself. A copy would have no descriptor.
 func (img *Image) Owner() ([]ondisk.Issue, error) {
-	m := flatExtent.FindStringSubmatch(img.Base)
+	m := flatExtent().FindStringSubmatch(img.Base)
 	if img.Format != raw.Format.Name || m == nil || !img.Dir.Exists(m[1]+".vmdk") {
 		return nil, nil
 	}

@@ -4,6 +4,7 @@ package layout
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/firmware"
@@ -40,7 +41,7 @@ var finders = []boot.Finder{
 
 // ReadBoot identifies the boot code of a disk and finds all references.
 func ReadBoot(g *boot.Guest) (*boot.Result, error) {
-	r, err := boot.Read(g, Codes, finders)
+	r, err := boot.Read(g, Codes(), finders)
 	if err == nil {
 		windows.BitLocker(g, r)
 	}
@@ -61,9 +62,9 @@ func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 }
 
 // Identify returns the code of an MBR.
-func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
+func Identify(code []byte) *boot.Code { return boot.Identify(Codes(), code) }
 
-// Codes lists all codes, specific code before generic code. Disk encryption comes before loaders that another program
+// Codes returns all codes, specific code before generic code. Disk encryption comes before loaders that another program
 // may have left behind. The properties of each code come from a reading of its instructions.
 //
 // Real bytes were seen of Windows Server 2003 R2 and Windows 7 (in the test corpus), and of syslinux and isolinux 6.04,
@@ -72,16 +73,18 @@ func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 // FreeBSD 8 and mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO,
 // NetBSD and OpenBSD are known only from their sources. Windows NT 4 is missing, since no bytes of it were available:
 // it probably has the code of DOS, or else the common shape.
-var Codes = slices.Concat([]*boot.Code{
-	linux.V2,
-	linux.Legacy,
-	linux.Lilo,
-}, boot.Listed(), []*boot.Code{
-	linux.ForDOS,
-	linux.SyslinuxVolume,
-	linux.Isolinux,
-	firmware.FreeBSDBoot,
-	firmware.Limine,
-	firmware.GenericCHS,
-	firmware.GenericLBA,
+var Codes = sync.OnceValue(func() []*boot.Code {
+	return slices.Concat([]*boot.Code{
+		linux.V2,
+		linux.Legacy,
+		linux.Lilo,
+	}, boot.Listed(), []*boot.Code{
+		linux.ForDOS,
+		linux.SyslinuxVolume,
+		linux.Isolinux,
+		firmware.FreeBSDBoot,
+		firmware.Limine,
+		firmware.GenericCHS,
+		firmware.GenericLBA,
+	})
 })

@@ -34,11 +34,11 @@ func codeOf(t *testing.T, path string) []byte {
 // Sector 0 of an encrypted disk can contain the rest of an earlier loader: the encryption counts.
 func TestEncryptionComesBeforeLoaders(t *testing.T) {
 	encrypts := 0
-	for i, c := range layout.Codes {
+	for i, c := range layout.Codes() {
 		if c.Encrypts {
 			encrypts++
 			for _, loader := range []*boot.Code{linux.ForDOS, linux.SyslinuxVolume, linux.Isolinux} {
-				require.Less(t, i, slices.Index(layout.Codes, loader), "%s and %s", c.ID, loader.ID)
+				require.Less(t, i, slices.Index(layout.Codes(), loader), "%s and %s", c.ID, loader.ID)
 			}
 		}
 	}

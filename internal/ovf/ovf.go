@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"hash"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,11 +135,11 @@ func Looks(head []byte) bool {
 // FirstChunk returns the name of the first chunk of a file. Spec: DSP0243 7.1.
 func FirstChunk(name string) string { return name + ".000000000" }
 
-var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)
+var chunk = ondisk.LazyPattern(`^(.+)\.[0-9]{9}$`)
 
 // Whole returns the name of the file to which a chunk belongs. ok is false if name is no chunk name.
 func Whole(name string) (whole string, ok bool) {
-	m := chunk.FindStringSubmatch(name)
+	m := chunk().FindStringSubmatch(name)
 	if m == nil {
 		return "", false
 	}
@@ -260,7 +259,7 @@ type Digest struct {
 }
 
 // line matches "SHA256(disk1.vmdk)= 0123…". The name may contain brackets.
-var line = regexp.MustCompile(`^[ \t]*([A-Za-z0-9-]+)[ \t]*\((.*)\)[ \t]*=[ \t]*([0-9A-Fa-f]+)[ \t]*$`)
+var line = ondisk.LazyPattern(`^[ \t]*([A-Za-z0-9-]+)[ \t]*\((.*)\)[ \t]*=[ \t]*([0-9A-Fa-f]+)[ \t]*$`)
 
 var algorithms = map[string]func() hash.Hash{
 	"SHA1": sha1.New, "SHA256": sha256.New, "SHA384": sha512.New384,
@@ -296,7 +295,7 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	if len(bytes.TrimSpace(l)) == 0 {
 		return nil
 	}
-	at := line.FindSubmatchIndex(l)
+	at := line().FindSubmatchIndex(l)
 	if at == nil {
 		return bad(ondisk.ErrFormat, "%.256q, must be a line such as %q", l, "SHA256(disk1.vmdk)= 0123…")
 	}

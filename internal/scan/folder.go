@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -252,10 +251,10 @@ func (r *search) relevant(f *folder, x *found) *found {
 }
 
 // tarNames matches the extensions of compressed tar archives.
-var tarNames = regexp.MustCompile(`(?i)\.(tar\.(gz|xz|zst|bz2)|tgz|txz|tzst|tbz2?)$`)
+var tarNames = ondisk.LazyPattern(`(?i)\.(tar\.(gz|xz|zst|bz2)|tgz|txz|tzst|tbz2?)$`)
 
 // archive reports whether a packed file may be an archive, by its content or by its name.
-func archive(x *found) bool { return x.id.Format == "zip" || tarNames.MatchString(x.Name) }
+func archive(x *found) bool { return x.id.Format == "zip" || tarNames().MatchString(x.Name) }
 
 // bare reports whether a file has no known format. An empty file has none, and is not opened to find out.
 func (x *found) bare() bool { return x.id.Kind == image.Bare || x.Size == 0 }

@@ -438,7 +438,8 @@ func Writers(proc string, each func(w Writer) bool) {
 		at := filepath.Join(proc, p)
 		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
 			descriptors++
-			if !writes(filepath.Join(at, "fdinfo", fd)) {
+			target, err := os.Readlink(filepath.Join(at, "fd", fd)) // of a pipe or a socket no path
+			if err != nil || !filepath.IsAbs(target) || !writes(filepath.Join(at, "fdinfo", fd)) {
 				continue // before Stat, which can hang on a dead network server
 			}
 			st, err := Stat(filepath.Join(at, "fd", fd))

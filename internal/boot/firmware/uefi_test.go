@@ -145,7 +145,7 @@ func eachRead(t *testing.T, finder boot.Finder, f forge.Bytes, change func(g *bo
 	tab, parts := boottest.Partitions(t, d)
 	disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
 		g := boottest.Guest(d, tab, parts)
-		g.Codes, g.Code = layout.Codes, layout.Identify(g.Sector0)
+		g.Codes, g.Code = layout.Codes(), layout.Identify(g.Sector0)
 		if change != nil {
 			change(g)
 		}

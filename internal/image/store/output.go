@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -332,14 +331,14 @@ func unused(img *image.Image, shown string) error {
 
 // extentSuffix matches the part that formats add between stem and extension: for a flat extent, the extents of a split
 // disk (2 GB each), and the head of a view.
-var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
+var extentSuffix = ondisk.LazyPattern(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
 
 // isExtentName reports whether name is a possible name of a further file of the image base.
 func isExtentName(base, name string) bool {
 	ext := filepath.Ext(base)
 	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
 	rest, ends := strings.CutSuffix(rest, ext)
-	return ok && ends && extentSuffix.MatchString(rest)
+	return ok && ends && extentSuffix().MatchString(rest)
 }
 
 // createExtent creates a further file of the image: NAME-flat.vmdk. With --force, the current extent of DEST must exist

@@ -226,7 +226,7 @@ func isText(head []byte) bool {
 const maxLinks = 40
 
 // descriptors matches folders that list the open files of a process.
-var descriptors = regexp.MustCompile(`^(/proc/.+|/dev)/fd$`)
+var descriptors = ondisk.LazyPattern(`^(/proc/.+|/dev)/fd$`)
 
 // descriptor returns the path of an open file of a process, after all links: for /dev/stdout it is /proc/PID/fd/1. It
 // returns an empty string for any other path. Such a path must not be written: it is not the location that the user
@@ -238,7 +238,7 @@ func descriptor(path string) string {
 			return ""
 		}
 		path = filepath.Join(dir, filepath.Base(path))
-		if descriptors.MatchString(dir) {
+		if descriptors().MatchString(dir) {
 			return path
 		}
 		to, err := os.Readlink(path)
