@@ -69,14 +69,15 @@ func interrupted(ctx context.Context, err error) error {
 // boundHeap limits the memory of this process with soft limits. Buffers are few and of fixed size, so a small heap
 // target keeps the peak low without noticeable cost. Most user runs stay below the first limit; two collections before
 // it would need a third of their time. A report holds a record for each row, which can exceed any limit: it would
-// collect without end. A scan and its workers are long-lived, and the memory of each image is garbage at the next one.
-// They collect seldom, which saves a fifth of their CPU time; a worker collects when its memory reaches the limit.
+// collect without end. Commands that only look at images make much garbage. They collect seldom, which saves a third
+// of the CPU time of an image with many partitions. A worker collects when its memory reaches the limit, since the
+// memory of each image is garbage at the next one.
 func boundHeap(command string) {
 	limit, percent := int64(44<<20), 50
 	switch command {
 	case results.ReportCommand:
 		limit = math.MaxInt64
-	case results.Command:
+	case "inspect", "plan", results.Command:
 		percent = 200
 	case Worker:
 		percent = 1000
