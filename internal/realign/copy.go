@@ -221,12 +221,15 @@ func (j *Job) verify(
 			return nil, nil, err
 		}
 	}
+	size := d.Image.Disk.Size()
+	if d.Image.OnDevice() { // the disk fills it, so the table in other sectors has that room
+		p.Grow(s.Layout, size)
+	}
 	if got != want && j.Guest == nil {
 		s.count(p, got)
 	}
-	if got := d.Image.Disk.Size(); rounded(got, p.Size) || d.Image.OnDevice() {
-		// The size was rounded by --to …,align=SIZE, or the disk fills a device.
-		p.Grow(s.Layout, got)
+	if rounded(size, p.Size) { // by --to …,align=SIZE
+		p.Grow(s.Layout, size)
 	}
 	now, of, err := s.inSectors(p)
 	if errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
