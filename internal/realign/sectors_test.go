@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -560,4 +561,65 @@ func TestMutantsInBothSectorSizes(t *testing.T) {
 		})
 	}
 	require.NotZero(t, copied)
+}
+
+// The copies of a GPT can differ in the size of their headers. One larger than a sector of the copy is refused.
+func TestHeaderLargerThanASector(t *testing.T) {
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	const size = 64 << 20
+	fdisked(t, raw, "gpt", 4096, size, []string{"start=256, size=100"})
+	b := disktest.ReadFile(t, raw)[size-4096:]
+	binary.LittleEndian.PutUint32(b[12:], 4096)
+	clear(b[16:20])
+	binary.LittleEndian.PutUint32(b[16:], crc32.ChecksumIEEE(b))
+	disktest.WriteAt(t, raw, size-4096, b)
+	_, err := resectored(t, raw, 4096, Goal{Copy: true, Sectors: 512})
+	require.ErrorContains(t, err, "the backup GPT has a header of 4096 bytes")
+}
+
+// A link of a single sector stays one, although its boot record moves up, since readers end a chain at an empty link.
+func TestShortLinkOfABootRecord(t *testing.T) {
+	f := make(forge.Bytes, 16<<20)
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x05, Start: 2048, Sectors: 20000})
+	tableforge.PutEBR(f, 2048, tableforge.Slot{Type: 0x83, Start: 8, Sectors: 4097},
+		tableforge.Slot{Type: 0x05, Start: 4105, Sectors: 1})
+	tableforge.PutEBR(f, 2048+4105, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4096}, tableforge.Slot{})
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	require.NoError(t, os.WriteFile(raw, f, 0o600))
+	dest, err := resectored(t, raw, 512, Goal{Copy: true, Sectors: 4096})
+	require.NoError(t, err)
+	require.Equal(t, [][2]int64{{2056 * 512, 4104 * 512}, {6216 * 512, 4096 * 512}}, listed(t, dest, 4096))
+}
+
+// A device with room for the new backup GPT, but less than a file would get, is proved with its size.
+func TestDeviceOfTheLeastSize(t *testing.T) {
+	dir := t.TempDir()
+	raw, dest := filepath.Join(dir, "disk.raw"), filepath.Join(dir, "dest.raw")
+	const size, device = 64 << 20, 64<<20 + 8192
+	fdisked(t, raw, "gpt", 512, size, []string{fmt.Sprintf("start=2048, size=%d", size/512-2048-33)})
+	s := open(t, raw)
+	g := Goal{Copy: true, Sectors: 4096}
+	p, err := s.PlanAmong(nil, g, func(int64) int64 { return device })
+	require.NoError(t, err)
+	require.NoError(t, Acceptable(p, g))
+	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, File{Path: dest, Format: "raw"})
+	require.NoError(t, err)
+	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, open(t, disktest.LoopDevice(t, dest, "-b", "4096")), nil)
+	require.NoError(t, err)
+	require.Empty(t, diffs)
+}
+
+// The protective entry of a hybrid MBR begins at LBA 1 in each sector size, as Linux requires.
+func TestHybridBeginsAtLBA1(t *testing.T) {
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	fdisked(t, raw, "gpt", 4096, 64<<20, []string{"start=256, size=100"})
+	f := make(forge.Bytes, 512)
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 255})
+	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x83, Start: 256, Sectors: 100})
+	disktest.WriteAt(t, raw, 446, f[446:512])
+	dest, err := resectored(t, raw, 4096, Goal{Copy: true, Sectors: 512})
+	require.NoError(t, err)
+	b := disktest.ReadFile(t, dest)
+	require.EqualValues(t, 1, binary.LittleEndian.Uint32(b[454:]))
+	require.EqualValues(t, 2048, binary.LittleEndian.Uint32(b[470:]))
 }

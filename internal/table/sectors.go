@@ -105,8 +105,8 @@ func (r *resized) whole(number int, x disk.Range) (disk.Range, error) {
 	return disk.Range{Off: x.Off, Len: units.AlignUp(x.Len, r.n)}, nil
 }
 
-// put rewrites the entry of a range in a boot record, for a new range. at is its byte in the record. Its LBA counts from
-// the byte base. The CHS address of the end stays exact, or the end of a cylinder; an entry without addresses stays so.
+// put rewrites the entry of a range in a boot record, for a new range. at is its byte in the record. Its LBA counts
+// from the byte base. The CHS address of the end stays exact, or the end of a cylinder; an entry without addresses stays so.
 func (r *resized) put(record []byte, at int64, e mbrEntry, was, is disk.Range, base int64) error {
 	first, sectors := (is.Off-base)/r.n, is.Len/r.n
 	if first > MaxLBA || sectors > MaxLBA {
@@ -172,7 +172,7 @@ func (r *resized) record(x Record, places map[int64]int64) error {
 	if x.next != nil {
 		was := disk.Range{Off: x.next.Off, Len: int64(x.link.Sectors) * r.SectorSize}
 		is := disk.Range{Off: places[was.Off]}
-		is.Len = units.AlignUp(was.End(), r.n) - is.Off
+		is.Len = max(units.AlignUp(was.End(), r.n)-is.Off, r.n) // readers ignore an empty link
 		if err := r.put(b, x.linkAt-x.Off, x.link, was, is, box); err != nil {
 			return err
 		}
@@ -225,10 +225,10 @@ func (r *resized) gptCopies(first []byte) error {
 	size, array := r.d.Size(), good.array()
 	switch {
 	case c.torn() || c.damaged():
-		return ondisk.In(ondisk.ErrUnsupported, "the partition table is damaged: add --repair-table")
-	case array.Len > maxMended || int64(good.header.HeaderSize) > r.n:
-		return ondisk.In(ondisk.ErrUnsupported, "the GPT has a header of %d bytes and an array of %d: at most %d and "+
-			"%d can be rewritten", good.header.HeaderSize, array.Len, r.n, maxMended)
+		return ondisk.In(ondisk.ErrUnsupported, "the partition table is damaged")
+	case array.Len > maxMended:
+		return ondisk.In(ondisk.ErrUnsupported, "the GPT has an array of %d bytes: at most %d can be rewritten",
+			array.Len, maxMended)
 	}
 	entries, err := ondisk.Bytes(r.d, array.Off, array.Len)
 	if err != nil {
@@ -258,6 +258,10 @@ func (r *resized) gptCopies(first []byte) error {
 		}
 		if own == nil {
 			own = c.old // of an enlarged disk
+		}
+		if int64(own.header.HeaderSize) > r.n { // the copies can differ in this
+			return ondisk.In(ondisk.ErrUnsupported, "the %s has a header of %d bytes: a sector has %d", copyNames[i],
+				own.header.HeaderSize, r.n)
 		}
 		r.replace(disk.Range{Off: own.at, Len: int64(own.header.HeaderSize)}, at,
 			r.header(own, at, other, to, disk.Range{Off: begin, Len: end - begin}, crc32.ChecksumIEEE(entries)))
@@ -317,7 +321,9 @@ func (r *resized) slots(first []byte, size int64) error {
 			if r.gpt.coversEnd(s.End()) {
 				end = min(size, (MaxLBA+1)*r.n)
 			}
-			x.Off = max(units.AlignUp(s.Off, r.n), r.n)
+			if x.Off = units.AlignUp(s.Off, r.n); s.Off == r.SectorSize {
+				x.Off = r.n // LBA 1 still
+			}
 			x.Len = end - x.Off
 		} else {
 			var err error
