@@ -102,6 +102,10 @@ func (s *Source) sectors(g Goal) (out []ondisk.Issue) {
 	var refused *ondisk.Refusal
 	switch {
 	case errors.As(s.Image.HoldsSectors(to, n), &refused):
+		if s.resizes(g) {
+			refused.Reason = fmt.Sprintf("the format %s cannot record sectors of %d bytes", to, n)
+			refused.Remedy = "leave out --to-sector-size, or add --to vhdx or --to raw"
+		}
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Refuse, Text: refused.Reason, Remedy: refused.Remedy,
 		})
@@ -174,7 +178,7 @@ func (s *Source) planSectors(p *plan.Plan, g Goal, size func(int64) int64) error
 	switch {
 	case errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit):
 		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
-			Code: codeSectors, Effect: ondisk.Refuse, Err: err, Text: err.Error(), Remedy: resizeRemedy(g),
+			Code: codeSectors, Effect: ondisk.Refuse, Err: err, Text: err.Error(), Remedy: s.resizeRemedy(g, err),
 		}))
 	case err != nil:
 		return err
@@ -184,10 +188,15 @@ func (s *Source) planSectors(p *plan.Plan, g Goal, size func(int64) int64) error
 	return nil
 }
 
-// resizeRemedy returns the remedy for partitions that whole sectors cannot hold.
-func resizeRemedy(g Goal) string {
-	if g.Copy {
-		return "trueup align moves the partitions: use it in place of convert"
+// resizeRemedy returns the remedy for a table that cannot be written in other sectors.
+func (s *Source) resizeRemedy(g Goal, err error) string {
+	switch {
+	case errors.Is(err, ondisk.ErrLimit):
+		return "convert the table to GPT in the guest first"
+	case s.Layout.Damaged() && !g.RepairTable:
+		return "add --repair-table"
+	case g.Copy:
+		return "trueup align moves partitions onto whole sectors: use it in place of convert; move other data in the guest"
 	}
 	return "leave out --partition and --data-only, so that all partitions can move, or change the disk in the guest"
 }

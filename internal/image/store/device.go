@@ -262,7 +262,8 @@ func (d *Device) Fits(size, sector int64) error {
 			Code: "unsupported",
 			Reason: fmt.Sprintf("DEST %s has sectors of %d bytes, and the disk has sectors of %d bytes: its "+
 				"partitions would not be found", d.Path, d.Sector, sector),
-			Remedy: "name a device with sectors of the same size, or write a file",
+			Remedy: fmt.Sprintf("for this device, trueup align --to-sector-size %d rewrites the partition table; or "+
+				"name a device with sectors of the same size, or write a file", d.Sector),
 		}
 	case size > d.Size:
 		return &ondisk.Refusal{
