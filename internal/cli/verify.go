@@ -108,7 +108,8 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 	if s, err = f.OpenSource(src, f.Reading); err != nil {
 		return nil, nil, err
 	}
-	d, err = f.OpenSource(dest, realign.Reading{Like: cmp.Or(f.Sectors, s.Image.Disk.SectorSize()), Offset: f.destOffset})
+	like := cmp.Or(f.Sectors, s.Image.Disk.SectorSize())
+	d, err = f.OpenSource(dest, realign.Reading{Like: like, Offset: f.destOffset})
 	if err != nil {
 		s.Close()
 		return nil, nil, err

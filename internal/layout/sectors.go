@@ -176,7 +176,7 @@ func (l *Layout) InSectors(d disk.Disk, n int64) (out []disk.Patch, err error) {
 		if v.Boot == nil || v.Boot.SectorSize >= n || !slices.Contains(fatKinds, v.Kind) {
 			return nil
 		}
-		found, _, err := fat.InSectors(disk.Section(d, r), r.Off, n)
+		found, err := fat.InSectors(disk.Section(d, r), r.Off, n)
 		for _, x := range found {
 			x.Off += r.Off
 			out = append(out, x)

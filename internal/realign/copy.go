@@ -199,37 +199,16 @@ func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
 func (j *Job) verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
-	if j.Guest != nil { // the table of DEST is the guest's now
-		p, err = j.Guest.Plan, nil
-	} else {
-		p, err = s.repeat(d.Layout, m)
-	}
-	want, got := s.sectorSize(), d.sectorSize()
-	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
+	if p, err = j.planOf(s, d, m); errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
 		text := err.Error()
-		if got != want {
-			text += fmt.Sprintf(" (the disk has sectors of %d bytes, not %d: for a raw SOURCE, give --sector-size)", got,
-				want)
+		if want, got := s.sectorSize(), d.sectorSize(); got != want {
+			text += fmt.Sprintf(" (the disk has sectors of %d bytes, not %d: for a raw SOURCE, give --sector-size)",
+				got, want)
 		}
 		return nil, []Difference{{Text: text}}, nil
 	}
 	if err != nil {
 		return nil, nil, err
-	}
-	if j.SkipFree {
-		if p.Unused, err = s.unused(); err != nil {
-			return nil, nil, err
-		}
-	}
-	size := d.Image.Disk.Size()
-	if d.Image.OnDevice() { // the disk fills it, so the table in other sectors has that room
-		p.Grow(s.Layout, size)
-	}
-	if got != want && j.Guest == nil {
-		s.count(p, got)
-	}
-	if rounded(size, p.Size) { // by --to …,align=SIZE
-		p.Grow(s.Layout, size)
 	}
 	now, of, err := s.inSectors(p)
 	if errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
@@ -263,6 +242,31 @@ func (j *Job) verify(
 		}
 	}
 	return p, diffs, nil
+}
+
+// planOf derives the plan of s whose result d can be, with the size and sectors of d.
+func (j *Job) planOf(s, d *Source, m *layout.Machine) (p *plan.Plan, err error) {
+	if j.Guest != nil { // the table of DEST is the guest's now
+		p = j.Guest.Plan
+	} else if p, err = s.repeat(d.Layout, m); err != nil {
+		return nil, err
+	}
+	if j.SkipFree {
+		if p.Unused, err = s.unused(); err != nil {
+			return nil, err
+		}
+	}
+	size := d.Image.Disk.Size()
+	if d.Image.OnDevice() { // the disk fills it, so the table in other sectors has that room
+		p.Grow(s.Layout, size)
+	}
+	if n := d.sectorSize(); n != s.sectorSize() && j.Guest == nil {
+		s.count(p, n)
+	}
+	if rounded(size, p.Size) { // by --to …,align=SIZE
+		p.Grow(s.Layout, size)
+	}
+	return p, nil
 }
 
 // Elsewhere returns the new partition offsets of s, as found in d, and of the other disks, or nil without other disks.

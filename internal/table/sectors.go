@@ -106,7 +106,8 @@ func (r *resized) whole(number int, x disk.Range) (disk.Range, error) {
 }
 
 // put rewrites the entry of a range in a boot record, for a new range. at is its byte in the record. Its LBA counts
-// from the byte base. The CHS address of the end stays exact, or the end of a cylinder; an entry without addresses stays so.
+// from the byte base. The CHS address of the end stays exact, or the end of a cylinder; an entry without addresses
+// stays so.
 func (r *resized) put(record []byte, at int64, e mbrEntry, was, is disk.Range, base int64) error {
 	first, sectors := (is.Off-base)/r.n, is.Len/r.n
 	if first > MaxLBA || sectors > MaxLBA {

@@ -177,7 +177,8 @@ func InSectors(before, after *layout.Layout, patches []disk.Patch, n int64) erro
 		if was.Kind == table.Extended && is.Off > was.Off-n && is.Off < was.Off+n {
 			want = disk.Range{Off: is.Off, Len: want.End() - is.Off}
 		}
-		fat := was.Volume.Boot != nil && is.Volume.Boot != nil && was.Volume.Boot.SectorSize != is.Volume.Boot.SectorSize
+		old, now := was.Volume.Boot, is.Volume.Boot
+		fat := old != nil && now != nil && old.SectorSize != now.SectorSize
 		if is.Len != was.Len || fat {
 			volume := *is.Volume // its size may be the partition's
 			volume.Size, is.Volume = was.Volume.Size, &volume

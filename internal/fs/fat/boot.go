@@ -322,36 +322,27 @@ const (
 // maxReserved bounds the reserved sectors of a FAT that InSectors rewrites, in bytes. Formatters reserve up to 32 KiB.
 const maxReserved = units.MiB
 
-// InSectors returns the patches that make a FAT count larger sectors of n bytes, for a partition at byte at of the disk.
-// Files and FATs keep their bytes. ok is false if an area is not a whole number of such sectors, or their places in the
-// reserved area are in use.
-func InSectors(d disk.Disk, at, n int64) (patches []disk.Patch, ok bool, err error) {
+// InSectors returns the patches that make a FAT count larger sectors of n bytes, for a partition at byte at of a disk.
+// Files and FATs keep their bytes. It returns none if an area is not a whole number of such sectors, or their places in
+// the reserved area are in use.
+func InSectors(d disk.Disk, at, n int64) (patches []disk.Patch, err error) {
 	b, err := readBoot(d)
 	if err != nil || b.Sector >= n || b.FAT.Off > maxReserved {
-		return nil, false, err
+		return nil, err
 	}
 	for _, area := range []int64{b.Cluster, b.FAT.Off, b.FAT.Len, b.Root.Len, b.Data} {
 		if area%n != 0 {
-			return nil, false, nil
+			return nil, nil
 		}
 	}
 	was, err := ondisk.Bytes(d, 0, b.FAT.Off)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	is := slices.Clone(was)
 	b.resize(is, at, n)
-	var copies map[int64][]byte // of sectors other than the first, by their new place
-	if b.Bits == 32 {
-		if copies, ok = b.relocate(was, is, n); !ok {
-			return nil, false, nil
-		}
-	}
-	for to, sector := range copies {
-		if !ondisk.IsZero(is[to : to+units.SectorSize]) {
-			return nil, false, nil
-		}
-		copy(is[to:], sector)
+	if b.Bits == 32 && !b.relocate(was, is, n) {
+		return nil, nil
 	}
 	for off := int64(0); off < b.FAT.Off; off += units.SectorSize {
 		old, now := was[off:off+units.SectorSize], is[off:off+units.SectorSize]
@@ -361,7 +352,7 @@ func InSectors(d disk.Disk, at, n int64) (patches []disk.Patch, ok bool, err err
 			})
 		}
 	}
-	return patches, true, nil
+	return patches, nil
 }
 
 // resize rewrites the fields of a boot sector that count sectors.
@@ -383,33 +374,44 @@ func (b *bootSector) resize(sector []byte, at, n int64) {
 }
 
 // relocate places the information sector of a FAT32 in sector 1, and the backups of both sectors in the following ones
-// if they are reserved. The old places become zero. It returns the contents of the new places.
-func (b *bootSector) relocate(was, is []byte, n int64) (map[int64][]byte, bool) {
+// if they are reserved. The old places become zero. It reports whether the new places were free.
+func (b *bootSector) relocate(was, is []byte, n int64) bool {
 	const atInfo, atBackup = 0x30, 0x32
-	reserved, sector := int64(len(was))/n, func(number int64) []byte {
+	sector := func(number int64) []byte {
 		if off := number * b.Sector; number > 0 && off < int64(len(was)) {
 			return was[off : off+units.SectorSize]
 		}
 		return nil
 	}
-	info, backup := int64(b.FSInfo), int64(b.BackupSector)
+	reserved, info, backup := int64(len(was))/n, int64(b.FSInfo), int64(b.BackupSector)
 	if reserved < 2 || sector(info) == nil {
-		return nil, false
+		return false
 	}
-	out := map[int64][]byte{n: sector(info)}
-	for _, number := range []int64{info, backup, backup + info} {
-		if old := sector(number); old != nil && (number == info || sector(backup) != nil) {
+	old := []int64{info}
+	if sector(backup) != nil {
+		old = append(old, backup, backup+info)
+	}
+	for _, number := range old {
+		if sector(number) != nil {
 			clear(is[number*b.Sector:][:units.SectorSize])
 		}
 	}
 	binary.LittleEndian.PutUint16(is[atInfo:], 1)
 	binary.LittleEndian.PutUint16(is[atBackup:], 0)
+	now := [][]byte{sector(info)} // from sector 1 on
 	if sector(backup) != nil && reserved > 2 {
 		binary.LittleEndian.PutUint16(is[atBackup:], 2)
-		out[2*n] = slices.Clone(is[:units.SectorSize])
+		now = append(now, slices.Clone(is[:units.SectorSize]))
 		if reserved > 3 {
-			out[3*n] = sector(info)
+			now = append(now, sector(info))
 		}
 	}
-	return out, true
+	for i, content := range now {
+		place := is[int64(i+1)*n:][:units.SectorSize]
+		if !ondisk.IsZero(place) {
+			return false
+		}
+		copy(place, content)
+	}
+	return true
 }
