@@ -219,8 +219,8 @@ func (img *Image) CountIn(sector int64) {
 // Showing returns an image that shows d, made of the disk of img, for copies. It has the files of img.
 func (img *Image) Showing(d disk.Disk) *Image {
 	out, shown := *img, *img.Image
+	shown.Disk = d
 	out.Image, out.counted, out.shown = &shown, d.SectorSize(), img.StatedSectors()
-	out.Image.Disk = d
 	return &out
 }
 

@@ -83,8 +83,8 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	}
 }
 
-// Idle reports whether the disk needs no change: nothing to move, to repair, to count in other sectors, or to update for
-// other disks.
+// Idle reports whether the disk needs no change: nothing to move, to repair, to count in other sectors, or to update
+// for other disks.
 func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames && p.Sectors == 0 }
 
 // Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. The plan has no moves and

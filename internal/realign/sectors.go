@@ -95,6 +95,12 @@ func (s *Source) sectors(g Goal) (out []ondisk.Issue) {
 			Remedy: stateSectors(n),
 		})
 	}
+	return append(out, s.sectorsOf(g)...)
+}
+
+// sectorsOf compares the sector size of a copy with a goal with the sizes that its format allows.
+func (s *Source) sectorsOf(g Goal) (out []ondisk.Issue) {
+	n := s.sectorSize()
 	to, shows := cmp.Or(g.To, s.Image.Format), s.Image.Disk.SectorSize()
 	if s.resizes(g) {
 		n, shows = g.Sectors, g.Sectors
@@ -196,7 +202,8 @@ func (s *Source) resizeRemedy(g Goal, err error) string {
 	case s.Layout.Damaged() && !g.RepairTable:
 		return "add --repair-table"
 	case g.Copy:
-		return "trueup align moves partitions onto whole sectors: use it in place of convert; move other data in the guest"
+		return "trueup align moves partitions onto whole sectors: use it in place of convert; move other data in the " +
+			"guest"
 	}
 	return "leave out --partition and --data-only, so that all partitions can move, or change the disk in the guest"
 }

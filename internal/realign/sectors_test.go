@@ -395,10 +395,13 @@ func TestMachineAfterAMoveInPlace(t *testing.T) {
 	}
 }
 
+// fdiskedSize is the size of the disks that fdisk makes here, in bytes.
+const fdiskedSize = 64 << 20
+
 // fdisked makes a disk whose table fdisk writes in sectors of a size, from lines of an sfdisk script.
-func fdisked(t *testing.T, raw, label string, sector, size int64, lines []string) {
+func fdisked(t *testing.T, raw, label string, sector int64, lines []string) {
 	t.Helper()
-	disktest.MakeBlank(t, raw, size)
+	disktest.MakeBlank(t, raw, fdiskedSize)
 	script := filepath.Join(t.TempDir(), "script")
 	text := fmt.Sprintf("label: %s\nunit: sectors\nsector-size: %d\n%s\n", label, sector, strings.Join(lines, "\n"))
 	require.NoError(t, os.WriteFile(script, []byte(text), 0o600))
@@ -449,7 +452,7 @@ func randomDisk(t *testing.T, r *rand.Rand, label string, sector int64, whole bo
 		lines[box] = fmt.Sprintf("start=%d, size=%d, type=5", first, at+step*r.Int63n(9)-first)
 	}
 	raw := filepath.Join(t.TempDir(), "random.raw")
-	fdisked(t, raw, label, sector, 64<<20, lines)
+	fdisked(t, raw, label, sector, lines)
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
@@ -567,7 +570,7 @@ func TestMutantsInBothSectorSizes(t *testing.T) {
 func TestHeaderLargerThanASector(t *testing.T) {
 	raw := filepath.Join(t.TempDir(), "disk.raw")
 	const size = 64 << 20
-	fdisked(t, raw, "gpt", 4096, size, []string{"start=256, size=100"})
+	fdisked(t, raw, "gpt", 4096, []string{"start=256, size=100"})
 	b := disktest.ReadFile(t, raw)[size-4096:]
 	binary.LittleEndian.PutUint32(b[12:], 4096)
 	clear(b[16:20])
@@ -596,7 +599,7 @@ func TestDeviceOfTheLeastSize(t *testing.T) {
 	dir := t.TempDir()
 	raw, dest := filepath.Join(dir, "disk.raw"), filepath.Join(dir, "dest.raw")
 	const size, device = 64 << 20, 64<<20 + 8192
-	fdisked(t, raw, "gpt", 512, size, []string{fmt.Sprintf("start=2048, size=%d", size/512-2048-33)})
+	fdisked(t, raw, "gpt", 512, []string{fmt.Sprintf("start=2048, size=%d", size/512-2048-33)})
 	s := open(t, raw)
 	g := Goal{Copy: true, Sectors: 4096}
 	p, err := s.PlanAmong(nil, g, func(int64) int64 { return device })
@@ -612,7 +615,7 @@ func TestDeviceOfTheLeastSize(t *testing.T) {
 // The protective entry of a hybrid MBR begins at LBA 1 in each sector size, as Linux requires.
 func TestHybridBeginsAtLBA1(t *testing.T) {
 	raw := filepath.Join(t.TempDir(), "disk.raw")
-	fdisked(t, raw, "gpt", 4096, 64<<20, []string{"start=256, size=100"})
+	fdisked(t, raw, "gpt", 4096, []string{"start=256, size=100"})
 	f := make(forge.Bytes, 512)
 	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 255})
 	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x83, Start: 256, Sectors: 100})
