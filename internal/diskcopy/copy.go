@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -40,6 +41,10 @@ type Options struct {
 	Sum *Sum
 }
 
+// packers bounds the goroutines that pack, for each processor. Each has about 1 MiB of tables, and more of them only
+// push each other's out of the caches.
+const packers = 4
+
 // Run writes the nonzero data of src to dst and returns the number of bytes written. The order of Reserve calls, and so
 // the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
@@ -49,6 +54,9 @@ func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, erro
 		s = newSummer()
 	}
 	d := &Data{Disks: []disk.Disk{src}, Unit: dst.Unit()}
+	if o.Pack != nil {
+		o.Jobs = min(o.Jobs, packers*runtime.GOMAXPROCS(0))
+	}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {

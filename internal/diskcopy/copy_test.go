@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -360,6 +361,27 @@ func TestPackedUnits(t *testing.T) {
 		}
 		require.Len(t, target.got, 6)
 	}
+}
+
+// TestFewPack starts no more goroutines that pack than their memory and the processors are good for.
+func TestFewPack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var packing atomic.Int64
+		goOn := make(chan struct{})
+		s := source{size: 40 * mib, data: []disk.Range{{Len: 40 * mib}}}
+		go func() {
+			synctest.Wait()
+			close(goOn)
+		}()
+		_, err := diskcopy.Run(t.Context(), s.disk(), &packedTarget{unit: mib, got: map[int64]string{}},
+			diskcopy.Options{Jobs: 64, Pack: func(p []byte, _ int64) ([]byte, error) {
+				packing.Add(1)
+				<-goOn
+				require.LessOrEqual(t, packing.Add(-1), int64(4*runtime.GOMAXPROCS(0)))
+				return p, nil
+			}})
+		require.NoError(t, err)
+	})
 }
 
 func sum(b []byte) (n int) {
