@@ -245,6 +245,13 @@ func (d *descriptor) sectorSize() int64 {
 	return units.SectorSize
 }
 
+// without returns the descriptor without the lines of a key.
+func (d *descriptor) without(key string) *descriptor {
+	out := *d
+	out.lines = slices.DeleteFunc(slices.Clone(d.lines), func(l line) bool { return l.key == key })
+	return &out
+}
+
 // checkSectorSize rejects a sector size other than 512 or 4096, and a disk with a partial sector.
 func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 	const fourK = 4096

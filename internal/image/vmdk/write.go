@@ -26,6 +26,9 @@ const (
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
 	from, grain := sourceOf(o.Template, o.BIOS)
+	if o.SectorSize == units.SectorSize && from.sectorSize() != o.SectorSize {
+		from = from.without(sectorSizeKey)
+	}
 	kind := o.Subformat
 	if kind == "" {
 		kind = monolithicSparse
