@@ -26,6 +26,9 @@ var sectorVolumes = []sectorVolume{
 	{"FAT16 of 512, clusters of 8192", 100, []string{"mkfs.fat", "-F", "16", "-s", "16"}, true},
 	{"XFS of 4096", 320, []string{"mkfs.xfs", "-qf", "-s", "size=4096"}, true},
 	{"btrfs", 120, []string{"mkfs.btrfs", "-q", "-f"}, true},
+	{"swap", 40, []string{"mkswap"}, true},
+	{"LUKS1", 40, []string{"sh", "-c", "printf key | cryptsetup -q " + quickLUKS + " --type luks1 luksFormat $0 -"}, true},
+	{"LUKS2", 40, []string{"sh", "-c", "printf key | cryptsetup -q " + quickLUKS + " luksFormat $0 -"}, true},
 	{"ext4 of 1024", 40, []string{"mke2fs", "-q", "-t", "ext4", "-b", "1024"}, false},
 	{"ext2 of 2048", 40, []string{"mke2fs", "-q", "-t", "ext2", "-b", "2048"}, false},
 	{"XFS of 512", 320, []string{"mkfs.xfs", "-qf", "-s", "size=512"}, false},
@@ -56,25 +59,31 @@ func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
 	return raw
 }
 
-// mountedIn returns which partitions of a disk Linux mounts, in order, if the disk has sectors of a size.
-func mountedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
+// quickLUKS are options for a cheap key.
+const quickLUKS = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000"
+
+// usedIn returns which partitions of a disk Linux mounts, swaps on or opens, in order. The disk has sectors of a size.
+func usedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
 	t.Helper()
+	const use = "if mount -o ro $1 /sysroot; then umount /sysroot; elif swapon $1; then swapoff $1; " +
+		"else printf key | cryptsetup --key-file - open $1 x && cryptsetup close x; fi"
 	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw,
 		sector)
 	for i := range partitions {
-		script += fmt.Sprintf("-mount-ro /dev/sda%d /\n-statvfs /\n-umount-all\necho =\n", i+1)
+		script += fmt.Sprintf("debug sh \"use() { %s; }; use /dev/sda%d >/dev/null 2>&1 && echo yes || echo no\"\n", use,
+			i+1)
 	}
-	all := strings.Split(startGuestfish(t, "guestfish", script), "=\n")
+	all := strings.Fields(startGuestfish(t, "guestfish", script))
 	require.Len(t, all, partitions+1)
-	require.Contains(t, all[0], decimal(sector)+"\n", "the sector size of the disk in the guest")
-	for _, one := range all[:partitions] {
-		out = append(out, strings.Contains(one, "bsize: "))
+	require.Equal(t, decimal(sector), all[0], "the sector size of the disk in the guest")
+	for _, one := range all[1:] {
+		out = append(out, one == "yes")
 	}
 	return out
 }
 
-// A volume that Linux mounts on sectors of 4096 bytes is copied onto such, and back, and mounts there; any other one is
-// refused, and Linux does not mount it there.
+// A volume that Linux uses on sectors of 4096 bytes is copied onto such, and back, and used there; any other one is
+// refused, and Linux does not use it there.
 func TestVolumesInOtherSectors(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)
@@ -101,11 +110,11 @@ func TestVolumesInOtherSectors(t *testing.T) {
 		require.Equal(t, 0, r.code, "%v: %s%s", args, r.stdout, r.stderr)
 	}
 	for raw, sector := range map[string]int64{large: 4096, back: 512} {
-		for i, mounted := range mountedIn(t, raw, sector, len(sound)) {
+		for i, mounted := range usedIn(t, raw, sector, len(sound)) {
 			require.True(t, mounted, "%s on sectors of %d bytes", sound[i].name, sector)
 		}
 	}
-	for i, mounted := range mountedIn(t, sectorDisk(t, 4096, others), 4096, len(others)) {
+	for i, mounted := range usedIn(t, sectorDisk(t, 4096, others), 4096, len(others)) {
 		require.False(t, mounted, "%s on sectors of 4096 bytes", others[i].name)
 	}
 }
