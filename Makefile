@@ -182,7 +182,8 @@ SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrints
 
 # test tries a share of the failing or last calls of a process, and of the files that stand at a target's path;
 # torture kills an exchange at each of its calls.
-CALLS := ^Test(EveryCall.*|KilledAtEveryCall|OneVerdict|Places)$$
+# Random disks and mutants in both sector sizes are with them.
+CALLS := ^Test(EveryCall.*|KilledAtEveryCall|OneVerdict|Places|.*InBothSectorSizes)$$
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
