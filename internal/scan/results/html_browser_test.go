@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
@@ -417,5 +419,34 @@ func TestPicturesOfHostileNumbers(t *testing.T) {
 	}
 	require.NotContains(t, eval[string](p, `document.body.innerHTML`), "NaN")
 	require.Contains(t, eval[string](p, `document.getElementById("rows").innerHTML`), `"9223372036854775807 bytes"`)
+	p.quiet()
+}
+
+// The script puts paths, files and commands together again as they were, whatever the names.
+func TestNamesInChromium(t *testing.T) {
+	tabs := chromium(t)
+	var images []*Image
+	for _, name := range slices.Concat(htmlHostile, []string{
+		"disk", "vm.d/disk", "/vms.old/web", ".hidden", "vm.d/.hidden", "a.b.c/d.e.vhd", "web.d/web.d/web.d", "...",
+		"a/..vhd", ".d/vhd", "$a$&.vhd", "\xa9.é", "é/\xa9.vhd", "dir with  blanks /x .vhd", "a\n.b\nc", "0", "-1.vhd",
+		strings.Repeat("long", 2500) + ".vhd",
+	}) {
+		i := htmlSample("image", "vhd", "", 1, xpDisk("", 8*gib))
+		i.SetPath(name)
+		i.Assess(nil)
+		i.Files = append(i.Files, File{Name: path.Base(name), Size: 1}, File{Name: "other.vhd", Size: 2})
+		images = append(images, i)
+	}
+	s := sampleSummary(images)
+	p := open(tabs, t, htmlWritten(t, s, images), wide)
+	eval[bool](p, `for (const d of document.querySelectorAll("#rows details")) d.open = true; true`)
+	p.filled(len(images))
+	got := eval[[][]string](p, `Array.from(document.querySelectorAll("#rows details"), d => [`+
+		`d.querySelector("summary").firstChild, d.querySelector(".run code"), d.querySelector("dd"),`+
+		`].map(e => e.textContent))`)
+	for n, i := range images {
+		require.NotEmpty(t, i.command())
+		assert.Equal(t, []string{safe(i.Path), safe(i.command()), safe(filesText(i))}, got[n])
+	}
 	p.quiet()
 }

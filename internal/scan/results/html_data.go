@@ -40,7 +40,7 @@ func listOf[T any](all []T, most int, item func(T) list) (out list) {
 }
 
 func pageRow(i *Image) list {
-	folder, name := path.Split(i.Path)
+	folder, name := path.Split(safe(i.Path))
 	parent, last := path.Split(strings.TrimSuffix(folder, "/"))
 	stem := strings.TrimSuffix(name, path.Ext(name))
 	p := orZero(i.Priority)
@@ -48,9 +48,9 @@ func pageRow(i *Image) list {
 		list{parent, last, folder[len(parent)+len(last):]},
 		name,
 		p.Rank, classesOf(i), i.Format, i.Subformat, i.Size, i.Stored, extraPercent(p.Cost), noteOf(i),
-		splitAt(i.command(), folder+stem), p.Reason, pageFindings("", i.Findings),
+		splitAt(safe(i.command()), folder+stem), p.Reason, pageFindings("", i.Findings),
 		listOf(i.Disks, maxDisks, pageDisk), max(0, len(i.Disks)-maxDisks),
-		splitAt(filesText(i), stem), listed(i.Parents),
+		splitAt(safe(filesText(i)), stem), listed(i.Parents),
 	}
 }
 

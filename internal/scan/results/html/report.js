@@ -21,7 +21,7 @@
   const text = (v) => value(v) || "";
   const list = (v) => value(v) || [];
   const join = (v, at) => list(v).map(text).join(at).trimEnd();
-  const stem = (name) => name.replace(/\.[^.]*$/, "");
+  const stem = (name) => name.replace(/\.[^./]*$/, "");
 
   // A cost is text as "100 %". What has none comes last.
   const percent = (cost) => cost === "" ? -1 : cost.startsWith("<") ? 0.5 : parseFloat(cost);
