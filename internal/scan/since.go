@@ -78,10 +78,14 @@ func openEarlier(path, settings string, first bool) (*earlier, error) {
 	}
 	e := &earlier{in: in, name: path, folder: folder, settings: settings, at: map[sum]int{}}
 	if err := results.Lines(in, results.MaxLine, e.addLine); err != nil {
-		return nil, errors.Join(fmt.Errorf("--since %s: %w; name another FILE, or scan without --since", path, err),
-			in.Close())
+		return nil, errors.Join(e.unusable(err), in.Close())
 	}
 	return e, nil
+}
+
+// unusable adds the file and the remedy to an error of its content.
+func (e *earlier) unusable(err error) error {
+	return fmt.Errorf("--since %s: %w; name another FILE, or scan without --since", e.name, err)
 }
 
 func (e *earlier) close() error {
@@ -188,7 +192,7 @@ func (e *earlier) read(p *place) (i *results.Image, id *image.Identity, err erro
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("--since %s: line %d: %w", e.name, p.line, err)
+		return nil, nil, e.unusable(fmt.Errorf("line %d: %w", p.line, err))
 	}
 	return i, id, nil
 }
