@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +61,7 @@ type ready struct {
 // Start runs this program again as a worker. It returns after the worker has restricted itself and its start function
 // has succeeded. The context is for the start only.
 func Start(ctx context.Context, o Options) (*Worker, error) {
-	if err := o.check(); err != nil {
+	if err := cmp.Or(o.check(), ctx.Err()); err != nil {
 		return nil, err
 	}
 	w, err := spawn(o)
