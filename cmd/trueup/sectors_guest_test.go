@@ -27,8 +27,8 @@ var sectorVolumes = []sectorVolume{
 	{"XFS of 4096", 320, []string{"mkfs.xfs", "-qf", "-s", "size=4096"}, true},
 	{"btrfs", 120, []string{"mkfs.btrfs", "-q", "-f"}, true},
 	{"swap", 40, []string{"mkswap"}, true},
-	{"LUKS1", 40, []string{"sh", "-c", "printf key | cryptsetup -q " + quickLUKS + " --type luks1 luksFormat $0 -"}, true},
-	{"LUKS2", 40, []string{"sh", "-c", "printf key | cryptsetup -q " + quickLUKS + " luksFormat $0 -"}, true},
+	{"LUKS1", 40, []string{"sh", "-c", quickLUKS + " --type luks1 $0 -"}, true},
+	{"LUKS2", 40, []string{"sh", "-c", quickLUKS + " --type luks2 $0 -"}, true},
 	{"ext4 of 1024", 40, []string{"mke2fs", "-q", "-t", "ext4", "-b", "1024"}, false},
 	{"ext2 of 2048", 40, []string{"mke2fs", "-q", "-t", "ext2", "-b", "2048"}, false},
 	{"XFS of 512", 320, []string{"mkfs.xfs", "-qf", "-s", "size=512"}, false},
@@ -59,8 +59,8 @@ func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
 	return raw
 }
 
-// quickLUKS are options for a cheap key.
-const quickLUKS = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000"
+// quickLUKS makes a LUKS volume with a cheap key.
+const quickLUKS = "printf key | cryptsetup -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 luksFormat"
 
 // usedIn returns which partitions of a disk Linux mounts, swaps on or opens, in order. The disk has sectors of a size.
 func usedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
@@ -70,8 +70,8 @@ func usedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool)
 	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw,
 		sector)
 	for i := range partitions {
-		script += fmt.Sprintf("debug sh \"use() { %s; }; use /dev/sda%d >/dev/null 2>&1 && echo yes || echo no\"\n", use,
-			i+1)
+		script += fmt.Sprintf("debug sh \"use() { %s; }; use /dev/sda%d >/dev/null 2>&1 && echo yes || echo no\"\n",
+			use, i+1)
 	}
 	all := strings.Fields(startGuestfish(t, "guestfish", script))
 	require.Len(t, all, partitions+1)
