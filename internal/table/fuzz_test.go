@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // seedBytes is short, because a mutation hits any byte: the MBR, and a boot record at LBA 63.
@@ -127,4 +128,29 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	}
 	require.Empty(t, relocate(table, here, table.Geometry(nil)),
 		"a table that keeps every partition in its place changes nothing")
+	requireInSectors(t, d, table)
+}
+
+// requireInSectors requires that a sound table is refused in the other sector size, or has the same partitions there.
+func requireInSectors(t *testing.T, d disk.Disk, table *Table) {
+	t.Helper()
+	n := 512 + 4096 - table.SectorSize
+	refused := slices.ContainsFunc(table.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Refuse })
+	if n != 512 && n != 4096 || refused || table.SizeIn(Places{}, d.Size(), n) > d.Size() {
+		return
+	}
+	patches, err := table.InSectors(d, n, table.Geometry(nil))
+	if err != nil {
+		require.True(t, errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit), "%v", err)
+		return
+	}
+	now, err := Read(disk.InSectors(disk.Overlay(d, patches), n))
+	require.NoError(t, err)
+	require.Len(t, now.Partitions, len(table.Partitions))
+	for i, p := range table.Partitions {
+		require.Equal(t, p.Number, now.Partitions[i].Number)
+		if p.Kind != Extended {
+			require.Equal(t, disk.Range{Off: p.Off, Len: units.AlignUp(p.Len, n)}, now.Partitions[i].Range)
+		}
+	}
 }
