@@ -37,7 +37,7 @@ var sectorVolumes = []sectorVolume{
 	{"ISO 9660", 1, []string{"xorriso", "-as", "mkisofs", "-quiet", "/etc/hostname", "-o"}, false},
 }
 
-// sectorDisk makes a GPT with volumes. Sectors of 512 bytes are those of a table by sfdisk, 4096 those of fdisk.
+// sectorDisk makes a disk with a GPT in sectors of a size, and volumes one behind the other.
 func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
 	t.Helper()
 	raw, size, at := filepath.Join(t.TempDir(), "disk.raw"), int64(2), int64(1)

@@ -91,8 +91,8 @@ func (t *Text) changes(c Changes) {
 	t.patches(c.Patches)
 	if c.ToSectors > 0 {
 		t.printf("\n")
-		t.Para(0, "Then the partition table is written in sectors of %d bytes. The partitions keep their bytes.",
-			c.ToSectors)
+		t.Para(0, "Then the partition table, and a FAT with smaller sectors, are written for sectors of %d bytes. All "+
+			"files keep their bytes.", c.ToSectors)
 	}
 }
 
@@ -340,7 +340,7 @@ func (c Changes) movedText(none string) string {
 		none = units.Counted(c.Moved, "partition") + " moved"
 	}
 	if c.ToSectors > 0 {
-		none += fmt.Sprintf(", the partition table in sectors of %d bytes", c.ToSectors)
+		none += fmt.Sprintf(", for sectors of %d bytes", c.ToSectors)
 	}
 	return none
 }
@@ -406,7 +406,7 @@ func (t *Text) verifiedDisk(r *VerifiedDisk) {
 	default:
 		differ := acting(len(r.Patches), "listed field", "differ")
 		if r.ToSectors > 0 {
-			differ = "the table differs"
+			differ = "only structures that count sectors differ"
 		}
 		t.Para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source),
 			r.movedText("nothing moved"), differ, outside)
