@@ -145,4 +145,6 @@ func TestUEFIBootsInOtherSectors(t *testing.T) {
 			disk: ",logical_block_size=" + sector + ",physical_block_size=4096",
 		}.watch(t, anyOf(booted))
 	}
+	r := trueup(t, "boot", "--accel", "tcg", "--seconds", "1000", source) // the last one, of 4096
+	require.Contains(t, r.stdout, booted, r.stderr)
 }

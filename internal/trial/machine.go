@@ -73,6 +73,7 @@ var buses = []controller{
 	{"lsisas", []string{"mptsas1068,id=hba"}, "scsi-hd,bus=hba.0"},
 	{"pvscsi", []string{"pvscsi,id=hba"}, "scsi-hd,bus=hba.0"},
 	{"virtio", nil, "virtio-blk-pci"},
+	{"nvme", nil, "nvme,serial=trial"},
 }
 
 // Buses returns the names of the controllers.
@@ -246,7 +247,7 @@ func (m *Machine) fit(d *report.Disk) {
 	// Every guest has a driver for IDE, because its CD drive was on it. QEMU has no LSI53C1030, the lsilogic of VMware.
 	switch {
 	case t.SectorSize > units.SectorSize:
-		m.Bus = "lsisas" // IDE has sectors of 512 bytes
+		m.Bus = "nvme" // IDE has sectors of 512 bytes, and OVMF no driver for the SCSI controllers
 	case m.Firmware == UEFI:
 		m.Bus = "sata"
 	default:
