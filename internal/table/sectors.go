@@ -305,8 +305,8 @@ func (r *resized) header(own *gpt, at, other, array int64, usable disk.Range, su
 	return b
 }
 
-// slots rewrites the protective entry of a GPT, or the slots of a hybrid MBR. A protective entry that covered the end of
-// the disk still does; any other keeps its bytes.
+// slots rewrites the protective entry of a GPT, or the slots of a hybrid MBR. A protective entry that covered the end
+// of the disk still does; any other keeps its bytes.
 func (r *resized) slots(first []byte, size int64) error {
 	all := r.Hybrid
 	if c := r.gpt; len(all) == 0 && c.shield >= 0 {
