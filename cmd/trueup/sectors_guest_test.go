@@ -26,14 +26,19 @@ var sectorVolumes = []sectorVolume{
 	{"FAT16 of 512, clusters of 8192", 100, []string{"mkfs.fat", "-F", "16", "-s", "16"}, true},
 	{"XFS of 4096", 320, []string{"mkfs.xfs", "-qf", "-s", "size=4096"}, true},
 	{"btrfs", 120, []string{"mkfs.btrfs", "-q", "-f"}, true},
+	{"JFS", 40, []string{"jfs_mkfs", "-q"}, true},
+	{"F2FS", 100, []string{"mkfs.f2fs", "-q"}, true},
 	{"swap", 40, []string{"mkswap"}, true},
 	{"LUKS1", 40, []string{"sh", "-c", quickLUKS + " --type luks1 $0 -"}, true},
 	{"LUKS2", 40, []string{"sh", "-c", quickLUKS + " --type luks2 $0 -"}, true},
+	{"ext4 of 4096 in LVM", 40, []string{"sh", "-c", quickLVM, "4096"}, true},
+	{"ext4 of 1024 in LVM", 40, []string{"sh", "-c", quickLVM, "1024"}, false},
 	{"ext4 of 1024", 40, []string{"mke2fs", "-q", "-t", "ext4", "-b", "1024"}, false},
 	{"ext2 of 2048", 40, []string{"mke2fs", "-q", "-t", "ext2", "-b", "2048"}, false},
 	{"XFS of 512", 320, []string{"mkfs.xfs", "-qf", "-s", "size=512"}, false},
 	{"FAT16 of 512, clusters of 2048", 40, []string{"mkfs.fat", "-F", "16", "-s", "4"}, false},
 	{"FAT16 of 512, an odd FAT", 40, []string{"mkfs.fat", "-F", "16", "-s", "8", "-a", "-R", "3"}, false},
+	{"exFAT of 512", 40, []string{"mkfs.exfat"}, false},
 	{"ISO 9660", 1, []string{"xorriso", "-as", "mkisofs", "-quiet", "/etc/hostname", "-o"}, false},
 }
 
@@ -62,15 +67,23 @@ func sectorDisk(t *testing.T, sector int64, volumes []sectorVolume) string {
 // quickLUKS makes a LUKS volume with a cheap key.
 const quickLUKS = "printf key | cryptsetup -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 luksFormat"
 
+// quickLVM makes a physical volume on $1, and in its only logical volume an ext4 with blocks of $0 bytes. Without the
+// device mapper, mke2fs writes to the place of the first extent.
+const quickLVM = "set -e; device=$(losetup -f --show $1); trap 'losetup -d $device' EXIT; " +
+	"for step in \"pvcreate $device\" \"vgcreate group$0 $device\" \"lvcreate -an -Zn -Wn -n root -l 9 group$0\"; do " +
+	"lvm $step --devices $device --driverloaded n -qqy; done; mke2fs -q -t ext4 -b $0 -E offset=1048576 $device 36m"
+
 // usedIn returns which partitions of a disk Linux mounts, swaps on or opens, in order. The disk has sectors of a size.
 func usedIn(t *testing.T, raw string, sector int64, partitions int) (out []bool) {
 	t.Helper()
 	const use = "if mount -o ro $1 /sysroot; then umount /sysroot; elif swapon $1; then swapoff $1; " +
+		"elif lvm pvs $1 && lvm vgchange -ay && mount -o ro /dev/group*/root /sysroot; then umount /sysroot; " +
 		"else printf key | cryptsetup --key-file - open $1 x && cryptsetup close x; fi"
+	// The guest's own disk, without partitions, can be the first or the second.
 	script := fmt.Sprintf("add-drive %s format:raw readonly:true blocksize:%d\nrun\nblockdev-getss /dev/sda\n", raw,
 		sector)
 	for i := range partitions {
-		script += fmt.Sprintf("debug sh \"use() { %s; }; use /dev/sda%d >/dev/null 2>&1 && echo yes || echo no\"\n",
+		script += fmt.Sprintf("debug sh \"use() { %s; }; use /dev/sd?%d >/dev/null 2>&1 && echo yes || echo no\"\n",
 			use, i+1)
 	}
 	all := strings.Fields(startGuestfish(t, "guestfish", script))
@@ -96,7 +109,7 @@ func TestVolumesInOtherSectors(t *testing.T) {
 		others = append(others, v)
 		r := trueup(t, "plan", "--to-sector-size", "4096", sectorDisk(t, 512, []sectorVolume{v}))
 		require.Equal(t, 4, r.code, "%s: %s%s", v.name, r.stdout, r.stderr)
-		require.Contains(t, r.stdout, "the disk has sectors of 4096 bytes", v.name)
+		require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "the disk has sectors of 4096 bytes", v.name)
 	}
 	source, dir := sectorDisk(t, 512, sound), t.TempDir()
 	large, back := filepath.Join(dir, "4096.raw"), filepath.Join(dir, "512.raw")

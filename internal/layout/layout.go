@@ -118,7 +118,9 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 		l.Boot = &boot.Result{Code: boot.Empty}
 		l.Issues = append(l.Issues, whole.Issues...)
 		l.bareVolume()
-		l.strangeVolumes()
+		if err := l.strangeVolumes(d, probe); err != nil {
+			return nil, d, err
+		}
 		l.onlyLabel()
 		return l, d, l.checkContent(d)
 	}
@@ -137,7 +139,9 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 		return nil, d, err
 	}
 	l.checkSectors()
-	l.strangeVolumes()
+	if err := l.strangeVolumes(d, probe); err != nil {
+		return nil, d, err
+	}
 	l.checkSlices()
 	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))

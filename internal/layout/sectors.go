@@ -126,21 +126,52 @@ const CodeVolumeSectors = "volume-sector-size"
 // strangeVolumes warns of volumes with another sector size than the disk, which few systems mount. Spec: exFAT
 // specification, 3.1.14, BytesPerSectorShift. Linux rejects sectors smaller than the disk's: fs/fat/inode.c:
 // fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
-func (l *Layout) strangeVolumes() {
+func (l *Layout) strangeVolumes(d disk.Disk, probe prober) error {
+	m, all := meter(d, 0), l.Partitions
 	if l.Volume != nil {
-		l.strange(0, l.Volume)
+		all = []boot.Partition{{Partition: table.Partition{Range: disk.Range{Len: l.Size}}, Volume: l.Volume}}
 	}
-	for _, p := range l.Partitions {
-		l.strange(p.Number, p.Volume)
+	for _, p := range all {
+		r := p.Range
+		for v := p.Volume; v != nil; v = v.Content {
+			l.offSector(p.Number, v)
+			if err := l.strangeInLVM(m, r, probe, p.Number, v); err != nil {
+				return err
+			}
+			r.Off, r.Len = r.Off+v.DataStart, r.Len-v.DataStart
+		}
+		l.strange(p.Number, p.Volume.Innermost(), "")
 	}
+	return nil
 }
 
-// strange warns of the volume of a partition, or of the whole disk if partition is 0.
-func (l *Layout) strange(partition int, v *volume.Volume) {
-	for ; v.Content != nil; v = v.Content {
-		l.offSector(partition, v)
+// strangeInLVM warns of the volumes in the contiguous logical volumes of a physical volume, which covers a range of the
+// disk. On sectors of 512 bytes each volume has large enough blocks.
+func (l *Layout) strangeInLVM(m *metered, r disk.Range, probe prober, partition int, pv *volume.Volume) error {
+	if pv.Kind != volume.LVM2 || l.Sectors.Size() == units.SectorSize {
+		return nil
 	}
-	l.offSector(partition, v)
+	for _, lv := range pv.Parts {
+		if _, full := m.exhausted(partition); full {
+			break
+		}
+		if lv.Start < 0 || lv.Start+lv.Size > r.Len || r.End() > m.Size() {
+			continue
+		}
+		in := disk.Range{Off: r.Off + lv.Start, Len: lv.Size}
+		v, err := probe(disk.Section(m, in), in.Off)
+		if err != nil {
+			return fmt.Errorf("logical volume %s: %w", lv.Name, err)
+		}
+		m.count(v)
+		l.strange(partition, v.Innermost(), fmt.Sprintf(" in the logical volume %s", lv.Name))
+	}
+	return nil
+}
+
+// strange warns of a volume inside a partition, or inside the whole disk if partition is 0. A volume elsewhere than at
+// the start has its place in the text.
+func (l *Layout) strange(partition int, v *volume.Volume, place string) {
 	kind, n, size, unit := v.Kind, v.SectorSize, l.Sectors.Size(), "sectors"
 	switch b := v.Boot; {
 	case n == 0 && b != nil:
@@ -148,7 +179,10 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	case n == 0 && v.BlockSize < size: // systems read whole blocks
 		n, unit = v.BlockSize, "blocks"
 	}
-	mounts := "neither Windows nor Linux mounts it"
+	fits, mounts := n, "neither Windows nor Linux mounts it"
+	if unit == "blocks" {
+		fits = units.SectorSize
+	}
 	switch windows := identify.Traits(kind).Letter; {
 	case n == 0 || n == size || (n > size && !windows):
 		return
@@ -159,10 +193,10 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: CodeVolumeSectors, Effect: ondisk.Warn, Partition: partition,
-		Text: fmt.Sprintf("the %s has %s of %d bytes, but the disk has sectors of %d bytes: %s", kind, unit, n,
-			size, mounts),
+		Text: fmt.Sprintf("the %s%s has %s of %d bytes, but the disk has sectors of %d bytes: %s", kind, place, unit,
+			n, size, mounts),
 		Remedy: fmt.Sprintf("copy the volume onto a disk with sectors of %d bytes, or its files into a new file system",
-			n),
+			fits),
 	})
 }
 
