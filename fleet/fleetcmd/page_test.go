@@ -3,9 +3,11 @@ package fleetcmd_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -139,4 +141,17 @@ func TestVersion(t *testing.T) {
 	out.Reset()
 	require.Zero(t, fleetcmd.Run(t.Context(), "v1.2.3", []string{"version", "--json"}, nil, &out, &errOut))
 	require.JSONEq(t, `{"version": "v1.2.3", "go": "`+runtime.Version()+`"}`, out.String())
+}
+
+// TestExamples runs the examples of the fleet's page, with a server.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	bin := t.TempDir()
+	require.NoError(t, os.Symlink(self, filepath.Join(bin, "trueup")))
+	program := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\" --nats %s\n", asFleet, self, s.url)
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "trueup-fleet"), []byte(program), 0o755))
+	require.Positive(t, disktest.RunExamples(t, "../../docs/fleet.md", bin))
 }
