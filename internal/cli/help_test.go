@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
@@ -74,6 +75,18 @@ func TestFewFlags(t *testing.T) {
 			})
 		}
 		require.LessOrEqual(t, flags, 24, cmd.Name())
+	}
+}
+
+// Each row of the table of flags is a flag of a command.
+func TestNoFlagIsUnused(t *testing.T) {
+	root := newRoot("test", &Base{})
+	for _, g := range flagGroups() {
+		for _, r := range g.Rows {
+			require.True(t, slices.ContainsFunc(append(root.Commands(), root), func(cmd *cobra.Command) bool {
+				return r.isOf(cmd.Name()) && cmd.Flag(r.Name) != nil
+			}), "--%s of %q", r.Name, r.Of)
+		}
 	}
 }
 
