@@ -132,7 +132,7 @@ SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|Fe
 # written by several goroutines, once for each format and kind of chain; not again with disks of others, damaged ones
 # or other processes.
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vdi image/vhd image/vhdx image/vmdk
-UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
+UNRACED := Corpus|Hostile|Huge|ByQemuImg|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
 # Go's test cache sees no outside tool, and no file outside of the module: disktest reads this variable for both, so that
 # a result is kept until a package of the machine, the corpus, the kernel or the user changes.

@@ -13,7 +13,7 @@ import (
 
 // The read fields of rows have the names and types that scan writes. The types of scan are not used here, because the
 // fleet program would then link all image formats.
-func TestRowsAreThoseOfScan(t *testing.T) {
+func TestRowsEqualScan(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, report.Schema, schema)
 	requireSame(t, reflect.TypeFor[row](), reflect.TypeFor[results.Image](), "row")

@@ -30,7 +30,7 @@ only_windows=(progress report shell)
 # Tests of cli without Linux paths.
 of_cli='^Test(NothingIsSaidTwice|InterruptIsAnswered|InterruptedResults|InterruptBeforeAnything)$'
 # Slow tests, and tests of other programs, that do not depend on a system; commands for a Linux shell.
-elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf|UseOfACopy'
+elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|ReopenedFile|Deterministic|CopiesKeep|Chains?$|RepeatedSubkeys|ThousandsOfRoots|TablesOf|UseOfACopy'
 
 packages() {
 	printf './internal/%s\n' "$@"

@@ -60,8 +60,8 @@ func requireSpared(t *testing.T, f fault, flags ...string) {
 // flatName is the extent of a flat VMDK.
 func flatName(descriptor string) string { return formatFlat.files(descriptor)[1] }
 
-// TestForceSparesWhatItCannotRead has a descriptor of another user beside DEST.
-func TestForceSparesWhatItCannotRead(t *testing.T) {
+// TestForceSparesUnreadableFiles has a descriptor of another user beside DEST.
+func TestForceSparesUnreadableFiles(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
 	other := filepath.Join(filepath.Dir(f.dest), "other.vmdk")

@@ -149,8 +149,8 @@ func sameDisk(t testing.TB, path string, d *results.Disk, in *inspected) {
 	require.Equal(t, in.Advice, d.Advice, path)
 }
 
-// TestScanSaysWhatInspectSays compares the two for all disks of other tests.
-func TestScanSaysWhatInspectSays(t *testing.T) {
+// TestScanAgreesWithInspect compares the two for all disks of other tests.
+func TestScanAgreesWithInspect(t *testing.T) {
 	t.Parallel()
 	t.Run("disks of sfdisk and mkfs", func(t *testing.T) {
 		dir := t.TempDir()

@@ -86,7 +86,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 }
 
 // The results do not depend on isolation.
-func TestScanRowsAreTheSame(t *testing.T) {
+func TestRowsOfEachIsolation(t *testing.T) {
 	t.Parallel()
 	needsLandlock(t)
 	k := newEveryKind(t)

@@ -26,7 +26,7 @@ func script(t *testing.T, text string) (e end, events, log []string) {
 }
 
 // The output of a run is parsed whatever it is, because an image may have compromised it.
-func TestWhatRunsPrint(t *testing.T) {
+func TestOutputOfRuns(t *testing.T) {
 	t.Parallel()
 	e, events, log := script(t, `
 		echo '{"event":"progress","phase":"copy"}' >&2

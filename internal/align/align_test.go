@@ -42,7 +42,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestBoundariesThatCanBeAskedFor(t *testing.T) {
+func TestAllowedBoundaries(t *testing.T) {
 	for n, ok := range map[int64]bool{
 		4096: true, 65536: true, 1 << 20: true, 1 << 30: true, 2048: false, 1 << 31: false, 0: false, -4096: false,
 		5000: false, 3 << 20: false,
@@ -86,7 +86,7 @@ func TestOverall(t *testing.T) {
 }
 
 // A newcomer reads the fault and its cost, in numbers that fit the volume.
-func TestWhatAFindingSays(t *testing.T) {
+func TestTextOfFindings(t *testing.T) {
 	part := func(lba int64, v volume.Volume) *layout.Layout {
 		return &layout.Layout{Partitions: []boot.Partition{{
 			Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: 1, Kind: table.Primary},

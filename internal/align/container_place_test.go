@@ -71,7 +71,7 @@ func TestAlignmentInTheFile(t *testing.T) {
 
 // The definition, tested for every block: a multiple of the alignment within the partition is one in the file, and this
 // is false for the next power of two. Runs are longer than any resulting alignment.
-func TestAlignmentIsWhatItSays(t *testing.T) {
+func TestAlignmentOfRandomFiles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
 		f := &file{size: tib}

@@ -104,7 +104,7 @@ func clusterCases() []insideCase {
 	}
 }
 
-func TestWhatLiesInsideOfAPartition(t *testing.T) {
+func TestDataInsideAPartition(t *testing.T) {
 	for _, tc := range slices.Concat(insideCases(), clusterCases()) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{{
@@ -134,7 +134,7 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 }
 
 // A disk without a table can be a volume as a whole.
-func TestWhatLiesInsideOfADisk(t *testing.T) {
+func TestDataInsideADisk(t *testing.T) {
 	l := &layout.Layout{Volume: new(vol(volume.LVM2, 0, 192<<10))}
 	found := align.Check(l, align.Goal{Must: align.Kept, Want: align.Kept})
 	require.Len(t, found, 1)

@@ -178,7 +178,7 @@ func TestFirstDifferenceShowsTheBytes(t *testing.T) {
 	require.Equal(t, 8, strings.Count(text, "|ee")+strings.Count(text, "|.."), "64 bytes of each side:\n%s", text)
 }
 
-func TestRecorderKeepsWhatItIsTold(t *testing.T) {
+func TestRecorderKeepsWrites(t *testing.T) {
 	r := NewRecorder(10000, 4096)
 	require.NoError(t, r.Reserve(0, 4096))
 	require.NoError(t, r.Reserve(8192, 1808))

@@ -338,7 +338,7 @@ func (s *stepped) source() map[string]string {
 }
 
 // An undo lists the removed files of the copy, and the journal of another disk starts nothing.
-func TestUndoNamesWhatItRemoves(t *testing.T) {
+func TestUndoListsRemovedFiles(t *testing.T) {
 	t.Parallel()
 	s := begin(t, true)
 	before := s.source()

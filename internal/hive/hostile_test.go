@@ -233,7 +233,7 @@ func TestBrokenNeighbour(t *testing.T) {
 	require.Equal(t, []int{5, 1}, []int{n, broken})
 }
 
-func TestWhatIsNoHive(t *testing.T) {
+func TestNotAHive(t *testing.T) {
 	good := hiveforge.New(5, all())
 	for name, tc := range map[string]struct {
 		f    forge.Bytes
@@ -349,7 +349,7 @@ func TestManyValues(t *testing.T) {
 }
 
 // Three keys, each of which refers to the next one 3334 times, would be 37 billion keys.
-func TestManyTimesTheSame(t *testing.T) {
+func TestRepeatedSubkeys(t *testing.T) {
 	k := hiveforge.Key{Name: "Key"}
 	for range 3 {
 		k = hiveforge.Key{Name: "Key", Keys: append(numbered(9_999), k), List: "ri"}

@@ -352,7 +352,7 @@ func TestLogOfManyPages(t *testing.T) {
 }
 
 // A hive whose end is in no file is refused, though no key is there; one whose end is in a log is not.
-func TestHiveThatWasCutOff(t *testing.T) {
+func TestTruncatedHive(t *testing.T) {
 	h := hot(t)
 	tail := len(h)
 	h = append(h, make(forge.Bytes, 4096)...)

@@ -99,7 +99,7 @@ func TestClientForgets(t *testing.T) {
 }
 
 // An error of the disk affects one read, and includes the server's reason.
-func TestClientSaysWhatTheServerSays(t *testing.T) {
+func TestClientReportsErrorsOfTheServer(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
 	uri, _ := serve(t, &Server{Export: Export{Disk: &bad{Disk: d, from: 1 << 20}}})

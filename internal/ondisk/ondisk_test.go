@@ -47,7 +47,7 @@ func source(n int) *counted {
 }
 
 // A length from an image is held against the size of the file before a byte is allocated.
-func TestBytesRefusesWhatIsNotThere(t *testing.T) {
+func TestBytesPastTheEnd(t *testing.T) {
 	src := source(1000)
 	for _, tc := range []struct{ off, n int64 }{
 		{-1, 1},

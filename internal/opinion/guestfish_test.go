@@ -64,7 +64,7 @@ func differs(source, dest [4]int) string {
 	return "SOURCE: " + words(source) + "; DEST: " + words(dest)
 }
 
-func TestWhatAppliancesSay(t *testing.T) {
+func TestOutputOfAppliances(t *testing.T) {
 	t.Parallel()
 	const files, check = "/dev/sda1: files of ext4", "/dev/sda1: e2fsck -f -n"
 	clean := finding{check, "no errors", Agrees}

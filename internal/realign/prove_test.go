@@ -207,7 +207,7 @@ func TestErrorsOfFindings(t *testing.T) {
 }
 
 // If verification is impossible, it is an error; a wrong copy is a difference, which names the first fault.
-func TestWhatVerifySays(t *testing.T) {
+func TestTextOfVerify(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
@@ -264,7 +264,7 @@ func TestWhatVerifySays(t *testing.T) {
 }
 
 // Read errors during planning are errors of the plan.
-func TestWhatPlanCannotRead(t *testing.T) {
+func TestPlanOfUnreadableDisks(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	disktest.WriteAt(t, raw, 40_000*sector, []byte{1})
 	s := open(t, raw)
@@ -326,7 +326,7 @@ func TestOthersThatAreRefused(t *testing.T) {
 }
 
 // Used data of an image: the positions of its partitions, and the amount of nonzero data if it can be read.
-func TestUseOfWhatCannotBeRead(t *testing.T) {
+func TestUseOfUnreadableDisks(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	u, err := s.Use(t.Context(), true, nil)
 	require.NoError(t, err)

@@ -234,7 +234,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 }
 
 // The room for a copy does not count an unreadable disk, nor one whose map is lost.
-func TestRoomForWhatCannotBeRead(t *testing.T) {
+func TestRoomForUnreadableDisks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := open(t, oldLinux(t, dir))

@@ -321,7 +321,7 @@ func TestErrorsCount(t *testing.T) {
 }
 
 // Costs that cannot be computed are an error, for any failing read of the source. A missing partition has no plan.
-func TestCostOfWhatCannotBeRead(t *testing.T) {
+func TestCostOfUnreadableDisks(t *testing.T) {
 	t.Parallel()
 	s := open(t, oldLinux(t, t.TempDir()))
 	_, err := s.PlanAmong(nil, Goal{Only: []int{9}}, nil)

@@ -143,7 +143,7 @@ func TestAViewHasABound(t *testing.T) {
 }
 
 // A disk that stretches of files cannot show is refused, with the needs of a copy.
-func TestViewsThatCannotBe(t *testing.T) {
+func TestRefusedViews(t *testing.T) {
 	t.Parallel()
 	s, p := flatSource()
 	file := lentFile{bytes.NewReader(make([]byte, 2*(maxShown+1)*512))}

@@ -161,9 +161,9 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 	}
 }
 
-// TestJSONIsThatOfEncodingJSON compares the writer with that of the library for every object, with all fields set and
+// TestJSONEqualsEncodingJSON compares the writer with that of the library for every object, with all fields set and
 // with none.
-func TestJSONIsThatOfEncodingJSON(t *testing.T) {
+func TestJSONEqualsEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		&report.Inspect{}, &report.Plan{}, &report.Align{}, &report.Verify{}, &report.Failure{},
 		&report.PackageInspect{},

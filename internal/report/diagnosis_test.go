@@ -190,7 +190,7 @@ func starts(costs ...string) []align.Finding {
 }
 
 // A start without cost on most storage is not reported as if it had one.
-func TestCostsThatAreNone(t *testing.T) {
+func TestNoCosts(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		fs        []align.Finding

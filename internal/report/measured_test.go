@@ -92,7 +92,7 @@ func TestNoStartStandsForThePartition(t *testing.T) {
 
 // A benchmark of the storage determines the advice if it has measured the moving partitions; the block model is only an
 // estimate.
-func TestWhatWasMeasuredIsTheAdvice(t *testing.T) {
+func TestAdviceFollowsTheBenchmark(t *testing.T) {
 	part := func(number int, lba int64, v volume.Volume) boot.Partition {
 		return boot.Partition{Volume: &v, Partition: table.Partition{
 			Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: number, Kind: table.Primary, Type: 7,
@@ -268,7 +268,7 @@ func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	return out[0], out[1]
 }
 
-func TestSurveySaysWhatInspectSays(t *testing.T) {
+func TestSurveyAgreesWithInspect(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {
 			survey, full := both(t, disktest.Fixture(t, path))

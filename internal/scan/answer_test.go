@@ -90,7 +90,7 @@ func TestAnHonestWorker(t *testing.T) {
 }
 
 // A lying worker cannot change its row's path, data of an earlier scan, or acceptance by the user.
-func TestWhatAWorkerMayNotSay(t *testing.T) {
+func TestForgedFieldsOfAWorker(t *testing.T) {
 	i := honest()
 	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="
 	i.Accepted, i.Change = &results.Accepted{Reason: "trust me"}, "none"

@@ -107,8 +107,8 @@ func TestAFreshFileIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsGoneSince has files that are missing, files that are images no more, and files that were omitted.
-func TestWhatIsGoneSince(t *testing.T) {
+// TestRemovedSince has files that are missing, files that are images no more, and files that were omitted.
+func TestRemovedSince(t *testing.T) {
 	tr, _ := again(t, map[string]string{
 		"a/gone": "disk", "a/text": "disk", "a/left": "disk", "a/part.vmdk": "disk", "b/gone": "disk",
 	})

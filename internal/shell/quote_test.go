@@ -87,7 +87,7 @@ func TestQuotedBytesAreExact(t *testing.T) {
 }
 
 // People read commands: the plainest form that is exact is taken.
-func TestQuotesAreThePlainestThatDo(t *testing.T) {
+func TestQuotesAreMinimal(t *testing.T) {
 	disktest.OnUnix(t, "quotes")
 	for name, want := range map[string]string{
 		"/t/xp.vmdk": "/t/xp.vmdk", "my disk.vmdk": "'my disk.vmdk'", "it's": `'it'\''s'`, "-f": "./-f",

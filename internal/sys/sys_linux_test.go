@@ -294,7 +294,7 @@ func TestUncached(t *testing.T) {
 }
 
 // What is not a device is refused by each call for one.
-func TestCallsOnWhatIsNoDevice(t *testing.T) {
+func TestDeviceCallsOnAFile(t *testing.T) {
 	_, err := OpenDevice(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))

@@ -13,7 +13,7 @@ import (
 )
 
 // Modes are those of os, which the room works without.
-func TestInfoIsThatOfOS(t *testing.T) {
+func TestInfoEqualsOS(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 5000), 0o640))

@@ -39,7 +39,7 @@ func TestInterruptedCallsAreRepeated(t *testing.T) {
 	require.Equal(t, 4, c.calls)
 }
 
-func TestOtherErrorsAreNot(t *testing.T) {
+func TestOtherErrorsAreNotRetried(t *testing.T) {
 	for _, e := range []error{unix.EAGAIN, unix.EIO, unix.EACCES, unix.ENOLCK} {
 		c := &interrupted{errs: []error{unix.EINTR, e}}
 		_, err := retryValue(c.call)

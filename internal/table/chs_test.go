@@ -108,7 +108,7 @@ func readTable(t *testing.T, f forge.Bytes) *Table {
 	return tab
 }
 
-func TestGeometryIsThatOfTheTable(t *testing.T) {
+func TestGeometryOfTheTable(t *testing.T) {
 	const size = 40000
 	beyond := [3]byte{0xfe, 0xff, 0xff}
 	for _, tc := range []struct {

@@ -174,7 +174,7 @@ func TestUnsettledTable(t *testing.T) {
 	require.ErrorContains(t, err, "would change again")
 }
 
-func TestStartsOfWhatIsNoCopy(t *testing.T) {
+func TestStartsOfOtherDisks(t *testing.T) {
 	_, before, view := aligned(t)
 	other := func(name string) *layout.Layout {
 		return readLayout(t, disktest.Fixture(t, disktest.Fixtures(t)[name]))

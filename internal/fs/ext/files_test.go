@@ -21,7 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-func TestExtReadsWhatMke2fsWrote(t *testing.T) {
+func TestExtOfMke2fs(t *testing.T) {
 	dir, files := extTree(t)
 	large, _ := extTree(t)
 	sparse(t, large)

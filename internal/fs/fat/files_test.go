@@ -101,7 +101,7 @@ func fragment(t testing.TB, img string, size int) []byte {
 	return data
 }
 
-func TestFATReadsWhatMtoolsWrote(t *testing.T) {
+func TestFATOfMtools(t *testing.T) {
 	for _, k := range fatKinds {
 		t.Run(k.name, func(t *testing.T) {
 			files := fatTree()

@@ -21,7 +21,7 @@ import (
 )
 
 // A file that is not regular is refused without opening it. A FIFO without a writer would wait for ever.
-func TestFilesThatAreNone(t *testing.T) {
+func TestIrregularFiles(t *testing.T) {
 	d, path := openedFolder(t)
 	at := func(name string) string { return filepath.Join(path, name) }
 	require.NoError(t, os.WriteFile(at("real"), []byte("x"), 0o644))

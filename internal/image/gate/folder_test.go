@@ -197,7 +197,7 @@ func TestFilesTakeTurns(t *testing.T) {
 }
 
 // A file that gave its place away is opened again by name, and another one may have got the name meanwhile.
-func TestReopenedFileMustBeTheSame(t *testing.T) {
+func TestReopenedFileWasReplaced(t *testing.T) {
 	path, files := manyFiles(t, maxHandles+10)
 	require.Nil(t, files[1].open, "it was not used for longest")
 	name := filepath.Join(path, files[1].name)
@@ -243,7 +243,7 @@ func metered(t *testing.T, size int, m *Meter) (f *File, want []byte) {
 	return f, want
 }
 
-func TestPagesAreThoseOfTheFile(t *testing.T) {
+func TestPagesEqualTheFile(t *testing.T) {
 	f, want := metered(t, 3*maxPages*pageBytes+777, &Meter{})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {

@@ -34,7 +34,7 @@ func opened(t *testing.T) (path string, d *gate.Folder, o *gate.Opened) {
 }
 
 // A file is unchanged since it was opened: name, size, times and bytes.
-func TestWhatChangesAFile(t *testing.T) {
+func TestChangesOfAFile(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, path string) error{
 		"another file has its name": func(t *testing.T, path string) error {
 			t.Helper()
@@ -107,7 +107,7 @@ func TestFileThatWasCut(t *testing.T) {
 }
 
 // An open error states the reason, and leaves nothing open.
-func TestWhatCannotBeOpened(t *testing.T) {
+func TestOpenErrors(t *testing.T) {
 	disktest.OnUnix(t, "words of errors")
 	path, d, o := opened(t)
 	dir := filepath.Dir(path)

@@ -134,7 +134,7 @@ func TestUnpublishedPackage(t *testing.T) {
 }
 
 // A folder has only the files in the OVF, so an archive with others cannot become one.
-func TestFolderHasWhatTheOVFNames(t *testing.T) {
+func TestFolderHasFilesOfTheOVF(t *testing.T) {
 	disk := tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(noise(22, 2*mib)).Bytes}
 	src, err := ova.Open(archived(t, diskOVF(), disk, tarforge.Member{Name: "notes.txt", Data: []byte("mine")}), nil)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 // A package that cannot be written correctly is refused before a file is made.
-func TestCopiesThatCannotBe(t *testing.T) {
+func TestRefusedCopies(t *testing.T) {
 	t.Parallel()
 	own, disk := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk")
 	property := text("vm.ovf", strings.ReplaceAll(string(own.Data), `ovf:capacity="1"`, `ovf:capacity="${size}"`))

@@ -27,7 +27,7 @@ import (
 )
 
 // A file that cannot be read may be a package.
-func TestFilesThatAreNotKnown(t *testing.T) {
+func TestUnreadablePackages(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "plain.img", make([]byte, mib))
 	imagetest.Write(t, dir, "vm.ovf", []byte(envelope()))

@@ -153,7 +153,7 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 
 // A disk that an OVF refers to is spared, wherever the OVF begins, and whether or not it can be read: other programs
 // may read it.
-func TestForceSparesWhatAnOVFNames(t *testing.T) {
+func TestForceSparesFilesOfAnOVF(t *testing.T) {
 	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
  xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="Disk%201.vmdk" ovf:id="f" ovf:chunkSize="1048576"/></References></Envelope>`
@@ -280,7 +280,7 @@ func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, disktest.Names(t, dir))
 }
 
-func TestDestThatCannotBe(t *testing.T) {
+func TestRefusedDest(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o755))

@@ -18,7 +18,7 @@ import (
 )
 
 // An entry that this user cannot open as a file keeps its permissions.
-func TestStaleFilesThatAreNot(t *testing.T) {
+func TestStaleFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(path, "closed"), nil, 0))

@@ -21,7 +21,7 @@ import (
 )
 
 // A view is beside the files that it needs, under a name that does not remove them.
-func TestViewsThatCannotBe(t *testing.T) {
+func TestRefusedViews(t *testing.T) {
 	t.Parallel()
 	create := func(src, dest, says string) {
 		img := imagetest.Open(t, src)
@@ -155,7 +155,7 @@ func limited(t *testing.T, size uint64, f func()) {
 }
 
 // A write that the storage refuses is an error of the output, not of the image.
-func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
+func TestWriteErrorsOfTheOutput(t *testing.T) {
 	src, _ := source(t, 1)
 	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, imagetest.Kinds[0])
 	require.NoError(t, err)

@@ -170,7 +170,7 @@ func TestDiscardThatFails(t *testing.T) {
 }
 
 // The available formats are listed, and their limits are refused.
-func TestTargetsThatCannotBe(t *testing.T) {
+func TestRefusedTargets(t *testing.T) {
 	t.Parallel()
 	src, _ := source(t, 1)
 	large := imagetest.Write(t, t.TempDir(), "large.img", make([]byte, 64*kib))

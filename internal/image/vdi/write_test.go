@@ -69,7 +69,7 @@ func onMebibytes(t *testing.T, img *image.Image) {
 	}
 }
 
-func TestTheSameJobGivesTheSameBytes(t *testing.T) {
+func TestOutputIsDeterministic(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
 	seed := []byte("job")
 	imagetest.SameBytes(t, src, "copy.vdi", store.CreateOptions{Format: "vdi", Subformat: "dynamic", Seed: seed},

@@ -140,7 +140,7 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 	}
 }
 
-func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
+func TestVHDIsDeterministic(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
 	src := imagetest.Open(t,
 		imagetest.Write(t, t.TempDir(), "src.vhd", vhdforge.New(data, vhdforge.Layout{Block: 64 * kib}).Bytes))

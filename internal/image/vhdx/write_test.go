@@ -85,7 +85,7 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 }
 
 // PRODUCT, promise 5: the same job gives the same bytes, on any number of processors.
-func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
+func TestVHDXIsDeterministic(t *testing.T) {
 	data := imagetest.Noise(9, 34*mib)
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 	imagetest.SameBytes(t, src, "copy.vhdx", vhdxKinds[1:]...)
@@ -152,7 +152,7 @@ func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 	require.NotEqual(t, "vhdxfile", string(b[:8]))
 }
 
-func TestVHDXThatCannotBe(t *testing.T) {
+func TestRefusedVHDX(t *testing.T) {
 	v := vhdxforge.New(vhdxforge.Layout{Size: mib, Logical: 4096})
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Bytes))
 	for size, says := range map[int64]string{

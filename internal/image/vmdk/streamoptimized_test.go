@@ -201,7 +201,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 }
 
 // The same job writes the same bytes, on any number of processors.
-func TestTheSameJobGivesTheSameBytes(t *testing.T) {
+func TestOutputIsDeterministic(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: 128}.forge(data)))
 	kinds := slices.Clone(imagetest.Kinds)

@@ -190,7 +190,7 @@ func TestHTMLAsksForNothing(t *testing.T) {
 	}
 }
 
-func TestHTMLIsTheSameTwice(t *testing.T) {
+func TestHTMLIsDeterministic(t *testing.T) {
 	s, images := sampleLibrary()
 	first, _ := rendered(t, s, images)
 	s, images = sampleLibrary()
@@ -220,7 +220,7 @@ func TestHTMLOfNothingJudged(t *testing.T) {
 	require.Equal(t, []string{aligned, "1 image could not be judged."}, htmlLead(summed([]*Image{failed, fine})))
 }
 
-func TestHTMLOfWhatHasNotChanged(t *testing.T) {
+func TestHTMLOfUnchangedImages(t *testing.T) {
 	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)

@@ -54,7 +54,7 @@ func TestTrimKeepsThatACopyIsRefused(t *testing.T) {
 	require.Equal(t, []align.Finding{{Text: "a"}}, i.Disks[0].Fix.Refusals)
 }
 
-func TestTrimLeavesWhatFits(t *testing.T) {
+func TestTrimLeavesShortRows(t *testing.T) {
 	i := crowded(10)
 	i.Trim(20)
 	require.Len(t, i.Disks[1].Partitions, 10)

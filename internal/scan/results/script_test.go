@@ -209,7 +209,7 @@ func TestScriptIsClean(t *testing.T) {
 }
 
 // An interrupted scan writes an incomplete script, which states it, and its totals are those of its images.
-func TestScriptSaysWhatItIs(t *testing.T) {
+func TestHeaderOfTheScript(t *testing.T) {
 	s, images := smallLibrary()
 	s.Complete = false
 	states := []boot.State{boot.Hibernated, boot.NotKnown}

@@ -339,7 +339,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFrame(t *testing.T) {
+func TestNotAFrame(t *testing.T) {
 	header := "\x1etu\n\x00\x00\x00\x07\x00\x00\x00\x04"
 	for name, c := range map[string]struct {
 		pipe string
