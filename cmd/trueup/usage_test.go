@@ -34,7 +34,7 @@ var (
 	helpCodes = map[string][]string{
 		"":        {"0", "1", "2", "3", "4", "5", "64", interrupts},
 		"inspect": {"0", "1", "2", "3", "4", "64", interrupts},
-		"scan":    {"0", "1", "2", "3", "64", interrupts},
+		"scan":    {"0", "1", "2", "3", "4", "64", interrupts},
 		"report":  {"0", "1", "2", "3", "64", interrupts},
 		"plan":    {"0", "1", "4", "64", interrupts},
 		"align":   {"0", "1", "4", "64", interrupts},
@@ -42,10 +42,10 @@ var (
 		"replace": {"0", "1", "4", "64", interrupts},
 		"move":    {"0", "1", "4", "64", interrupts},
 		"view":    {"0", "1", "4", "64", interrupts},
-		"verify":  {"0", "1", "5", "64", interrupts},
+		"verify":  {"0", "1", "4", "5", "64", interrupts},
 		"serve":   {"0", "1", "4", "64", interrupts},
 		"boot":    {"0", "1", "4", "5", "64", interrupts},
-		"judge":   {"0", "1", "5", "64", interrupts},
+		"judge":   {"0", "1", "4", "5", "64", interrupts},
 		"version": {"0", "1", "64", interrupts},
 	}
 )
