@@ -176,3 +176,35 @@ func TestOffsetOfDisagreeingPartitions(t *testing.T) {
 	require.Zero(t, o.Offset.At)
 	require.Equal(t, []string{"misaligned", "aligned"}, []string{o.Offset.Partitions[0].Is, o.Offset.Partitions[1].Is})
 }
+
+// TestOffsetOfSlices shifts tables that no program rewrites. The place of each slice in the file decides, and its place
+// on the disk in a plain copy.
+func TestOffsetOfSlices(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lba          uint32
+		shift        int
+		is, plan     int // exit codes
+		verdict, row string
+		finding      string
+	}{
+		{63, 65 * sectorSize, 0, 4, "Aligned by offset", `8255\s+2 MiB\s+yes`, `at byte 65536 of the file, a\s+mult`},
+		{128, sectorSize, 3, 0, "Misaligned", `8320\s+2 MiB\s+no`, `at byte 66048 of the file, 512 bytes past`},
+	} {
+		disk := make(forge.Bytes, 8<<20)
+		tableforge.PutDisklabel(disk, sectorSize, tableforge.Slice{Start: c.lba, Sectors: 2048, Type: 7},
+			tableforge.Slice{Start: c.lba + 8192, Sectors: 4096, Type: 7})
+		file := writeForged("disk.raw", append(make(forge.Bytes, c.shift), disk...))(t, t.TempDir())
+		offset := strconv.Itoa(c.shift)
+		r := trueup(t, "inspect", "--offset", offset, file)
+		require.Equal(t, c.is, r.code, r.stdout)
+		require.Contains(t, r.stdout, c.verdict)
+		require.Regexp(t, c.row, r.stdout)
+		require.Regexp(t, c.finding, r.stdout)
+		require.NotContains(t, r.stdout, "misaligned inside")
+		require.Equal(t, c.plan, trueup(t, "plan", "--offset", offset, file).code)
+		plain := filepath.Join(t.TempDir(), "plain.raw")
+		require.Equal(t, 0, trueup(t, "convert", "--offset", offset, file, plain).code)
+		require.Equal(t, 3-c.is, trueup(t, "inspect", plain).code)
+	}
+}

@@ -80,7 +80,7 @@ func For(l *layout.Layout, c Case) Advice {
 	goal := Goal{Must: c.Boundary, Want: c.Boundary}
 	moves := map[int]bool{}
 	var judged, off, moving []boot.Partition
-	for _, p := range inFile(l) {
+	for _, p := range InFile(l) {
 		j := Judge(p, c.Boundary)
 		if j.Unjudged != "" {
 			continue
@@ -90,7 +90,7 @@ func For(l *layout.Layout, c Case) Advice {
 			off = append(off, p)
 		}
 		moves[p.Number] = goal.Moves(p)
-		if j.Verdict.Off() && (moves[p.Number] || p.Shift != 0 && c.Boundary.On(p.Off)) {
+		if j.Verdict.Off() && (moves[p.Number] || !j.Plain.Off()) {
 			moving = append(moving, p) // or copied from a shifted file
 		}
 	}
@@ -104,7 +104,7 @@ func For(l *layout.Layout, c Case) Advice {
 		parts = off // they stay, because a move would misalign their data
 	}
 	worst := a.weigh(parts, c.Storage)
-	if len(off) > 0 && len(moving) == 0 {
+	if len(off) > 0 && len(moving) == 0 && l.FixedTable() == "" {
 		a.Gain = Loss // regardless of the block size of the storage
 	}
 	if larger := BoundaryOf(c.Storage.Block); larger.Above(c.Boundary) && a.Gain != NoGain && a.Gain != Loss {
@@ -291,7 +291,7 @@ func (a *Advice) nothingText(l *layout.Layout, boundary Boundary) string {
 		if j.Unjudged != "" && j.Stays != "" {
 			what = "partition that is judged"
 		}
-		if j.Unjudged == "" && p.Shift != 0 && boundary.Verdict(p.Off).Off() {
+		if j.Plain.Off() {
 			return fmt.Sprintf("No: aligned by offset: the file puts every partition on a multiple of %s.",
 				boundary.Text())
 		}

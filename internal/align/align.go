@@ -43,7 +43,7 @@ func (g Goal) Selects(number int) bool {
 func (g Goal) Moves(p boot.Partition) bool {
 	p.Shift = 0
 	switch j := Judge(p, g.Must); {
-	case !g.Selects(p.Number) || p.Fixed != "":
+	case !g.Selects(p.Number) || p.Fixed != "" || p.Number == 0:
 		return false
 	case g.Names(p.Number):
 		return j.ByStart.Off()
@@ -124,7 +124,7 @@ type Finding struct {
 func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
 	moves, inOrder := map[int]bool{}, map[int]bool{}
-	for _, p := range inFile(l) {
+	for _, p := range InFile(l) {
 		j := Judge(p, goal.Must)
 		moves[p.Number] = goal.Moves(p) && (p.Shift == 0 || j.Verdict.Off())
 		inOrder[p.Number] = j.Verdict == Aligned && j.ByStart.Off()
@@ -134,8 +134,8 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 		out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	}
 	for _, i := range l.Issues {
-		if i.Code == layout.CodeSlices && inOrder[i.Partition] {
-			continue
+		if i.Code == layout.CodeSlices && (inOrder[i.Partition] || i.Partition == 0 && l.Shift != 0) {
+			continue // the slices have findings of their own
 		}
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || Matters(i, moves) {
 			out = add(out, FromIssue(i))
@@ -255,7 +255,7 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 		return NothingToJudge
 	}
 	worst := Aligned
-	for _, p := range inFile(l) {
+	for _, p := range InFile(l) {
 		worst = worst.Worse(Judge(p, boundary).Verdict)
 	}
 	for _, p := range l.FixedParts() {
@@ -264,7 +264,7 @@ func Overall(l *layout.Layout, boundary Boundary) Verdict {
 	return worst
 }
 
-// FixedOff counts the slices off a boundary in a table that is never rewritten.
+// FixedOff counts the slices that start off a boundary of the disk in a table that is never rewritten.
 func FixedOff(l *layout.Layout, boundary Boundary) (n int) {
 	for _, p := range l.FixedParts() {
 		if boundary.Verdict(p.Start).Off() {

@@ -24,6 +24,9 @@ type Judgement struct {
 	ByStart Verdict
 	// Verdict is the better verdict on the start and on Data. "" means not judged.
 	Verdict Verdict
+	// Plain is the verdict in a copy without moves, which begins with the disk. It differs from Verdict if the file of
+	// the disk shifts the partition.
+	Plain Verdict
 	// Worsens reports whether a start on the boundary would misalign the data.
 	Worsens bool
 	// Stays is the reason why a copy keeps a partition off the boundary, unless --partition names it. It is "" for a
@@ -42,7 +45,7 @@ func Judge(p boot.Partition, boundary Boundary) Judgement {
 	}
 	at, _ := data(p)
 	j.Data = at - p.Shift
-	j.Verdict = VerdictOf(start(p), at, boundary)
+	j.Verdict, j.Plain = VerdictOf(start(p), at, boundary), VerdictOf(p.Off, j.Data, boundary)
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
 		j.Stays = fmt.Sprintf("its data are on a multiple of %s now (byte %d), and would only be on a multiple of %s "+
@@ -61,12 +64,30 @@ func wholes(l *layout.Layout) []boot.Partition {
 	return []boot.Partition{p}
 }
 
-// inFile returns the partitions to judge. A volume over the whole disk is aligned, unless its file shifts it.
-func inFile(l *layout.Layout) []boot.Partition {
+// InFile returns the partitions to judge. A volume over the whole disk is aligned, unless its file shifts it, and so is
+// a table whose slices never move.
+func InFile(l *layout.Layout) []boot.Partition {
 	if l.Shift == 0 {
 		return l.Partitions
 	}
-	return wholes(l)
+	return placed(l)
+}
+
+// CodeUnshifted is the code of the finding of a disk that a copy aligns without moves.
+const CodeUnshifted = "unshifted"
+
+// Unshifted returns the findings of a disk with partitions that only its file shifts off the boundary. l has the starts
+// that the storage sees.
+func Unshifted(l *layout.Layout, boundary Boundary) (out []Finding) {
+	for _, p := range InFile(l) {
+		if j := Judge(p, boundary); len(out) == 0 && j.Verdict.Off() && !j.Plain.Off() {
+			f := placeFinding(0, CodeUnshifted, Info)
+			f.Text = "only its file shifts it off the boundary: a copy begins with the disk, and is aligned without " +
+				"a move"
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // start returns the byte at which the storage sees the start of a partition.
@@ -206,7 +227,7 @@ func (j Judgement) findings(p boot.Partition, boundary Boundary, sector int64) (
 		out = append(out, j.startFinding(p, boundary, sector))
 	case j.ByStart.Off():
 		return []Finding{j.inOrder(p, boundary, sector)}
-	case boundary.Verdict(p.Off).Off():
+	case j.Plain.Off():
 		out = append(out, byOffset(p, boundary, sector))
 	}
 	return append(out, nested(p.Volume, start(p), p.Number, boundary)...)
@@ -224,10 +245,22 @@ const CodeByOffset = "aligned-by-offset"
 // byOffset returns the finding of a partition that is off the boundary on the disk, but on it in the file.
 func byOffset(p boot.Partition, boundary Boundary, sector int64) Finding {
 	f := placeFinding(p.Number, CodeByOffset, Info)
-	f.Text = fmt.Sprintf("starts at LBA %d (byte %d) of the disk and at byte %d of the file, a multiple of %s: that "+
-		"counts, because a hypervisor runs the file as it is", p.Off/sector, p.Off, p.InFile, boundary.Text())
+	f.Text = fmt.Sprintf("%s at LBA %d (byte %d) of the disk and at byte %d of the file, a multiple of %s: that "+
+		"counts, because a hypervisor runs the file as it is", starts(p), p.Off/sector, p.Off, p.InFile,
+		boundary.Text())
 	f.Remedy = "none needed; align moves it, because its copy begins with the disk"
+	if p.Number == 0 {
+		f.Remedy = "none needed; a copy that is not made by trueup offset loses it"
+	}
 	return f
+}
+
+// starts returns the verb of a partition, or of a slice of the disk.
+func starts(p boot.Partition) string {
+	if p.Number == 0 && p.Off > 0 {
+		return "has a slice"
+	}
+	return "starts"
 }
 
 // where describes the start of a partition off the boundary.
@@ -237,11 +270,11 @@ func where(p boot.Partition, boundary Boundary, sector int64) string {
 		seen = fmt.Sprintf(", at byte %d of the file", p.InFile)
 	}
 	if boundary.Verdict(at) == BelowBoundary {
-		return fmt.Sprintf("starts at byte %d%s, %s past a multiple of %s", p.Off, seen,
+		return fmt.Sprintf("%s at byte %d%s, %s past a multiple of %s", starts(p), p.Off, seen,
 			units.Format(boundary.Past(at)), boundary.Text())
 	}
-	return fmt.Sprintf("starts at LBA %d (byte %d)%s, %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, seen,
-		at%Block)
+	return fmt.Sprintf("%s at LBA %d (byte %d)%s, %d bytes past a 4 KiB boundary", starts(p), p.Off/sector, p.Off,
+		seen, at%Block)
 }
 
 // inOrder returns the finding of aligned data in a partition whose start is off the boundary.
@@ -292,8 +325,8 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 		f.Cost, f.Free = j.Stays, true
 		f.Remedy = fmt.Sprintf("align does not move the partition; --partition %d moves it anyway", p.Number)
 	}
-	if p.Shift != 0 && boundary.On(p.Off) {
-		f.Remedy = "copy the disk with trueup convert: its own start is on the boundary, and only the file is shifted"
+	if !j.Plain.Off() {
+		f.Remedy = "copy the disk with trueup convert: only its file is shifted, and a copy begins with the disk"
 	}
 	f.Text = f.Where + ": " + f.Cost
 	// share memory: a large table has thousands of findings

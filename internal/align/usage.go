@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -357,11 +356,6 @@ func InFiles(d disk.Disk, l *layout.Layout, even bool) (*layout.Layout, error) {
 		p.InFile, p.Shift = run.Off, shiftOf(all, p.Range)
 	}
 	return &out, nil
-}
-
-// Shifted reports whether the storage sees a start that differs from the start on the disk.
-func Shifted(l *layout.Layout) bool {
-	return l.Shift != 0 || slices.ContainsFunc(l.Partitions, func(p boot.Partition) bool { return p.Shift != 0 })
 }
 
 // appendRun adds a run of the disk that a file stores.

@@ -117,7 +117,7 @@ func (c *copyFlags) copyDisk(ctx context.Context, out, errOut io.Writer, src, de
 		return err
 	}
 	r := report.NewAlign(Head(c.command), s, p, dest)
-	if !p.Idle() || align.Shifted(seen) || !c.skipAligned {
+	if !p.Idle() || !c.skipAligned {
 		j, end := c.jobOf(errOut, dest, m)
 		if c.shifts {
 			j.Offset = align.OffsetFor(s.Layout, s.Image.Disk.SectorSize())

@@ -83,9 +83,12 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	}
 }
 
-// Idle reports whether the disk needs no change: nothing to move, to repair, to count in other sectors, or to update
-// for other disks.
-func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames && p.Sectors == 0 }
+// Idle reports whether the disk needs no copy: nothing to move, to repair, to count in other sectors, or to update for
+// other disks, and no partition that its file shifts off the boundary.
+func (p *Plan) Idle() bool {
+	return len(p.Moves) == 0 && !p.Mends && !p.Renames && p.Sectors == 0 &&
+		!slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == align.CodeUnshifted })
+}
 
 // Mend rewrites damaged copies of a GPT, with the old values as read, and its protective MBR. The plan has no moves and
 // has not grown. Copies that cannot be written are refused.

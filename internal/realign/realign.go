@@ -296,6 +296,9 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	if err == nil && s.machine != nil {
 		p.Join(s.Layout, s.machine)
 	}
+	if seen, bad := s.InFiles(); p != nil && bad == nil { // reading the data returns the same error
+		p.Notes = append(p.Notes, align.Unshifted(seen, to.Must)...)
+	}
 	return p, err
 }
 

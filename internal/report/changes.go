@@ -35,7 +35,8 @@ func (t *Text) Plan(r *Plan) {
 	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
-	if r.same() {
+	if r.same() && !slices.ContainsFunc(r.Findings,
+		func(f align.Finding) bool { return f.Code == align.CodeUnshifted }) {
 		if r.leavesOut() {
 			t.copyCost(r.Cost, r.Image.Unpacked)
 		}

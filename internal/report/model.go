@@ -146,6 +146,7 @@ type Volume struct {
 	Details map[string]string `json:"details,omitempty"`
 	Parts   []part            `json:"parts,omitempty"`
 	order   []string
+	shift   int64 // to the start that the storage sees, in bytes
 }
 
 // part is a slice, a logical volume or another part of a volume.
@@ -415,7 +416,7 @@ func NewDisk(l *layout.Layout, boundary align.Boundary, findings []align.Finding
 		d.Guest = &Guest{State: l.Boot.State, Signs: orEmpty(l.Boot.Signs)}
 	}
 	if l.Volume != nil {
-		d.Volume = newVolume(l.Volume, 0)
+		d.Volume = newVolume(l.Volume, 0, l.Shift)
 	}
 	if t := l.Table; t != nil {
 		d.Table = Table{
@@ -452,15 +453,16 @@ func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Parti
 		align.SmallestBoundary.On(at), align.DefaultBoundary.On(at), align.Kept.On(at), boundary.On(at),
 	}
 	if align.HoldsVolume(p) {
-		out.Volume = newVolume(p.Volume, p.Off)
+		out.Volume = newVolume(p.Volume, p.Off, p.Shift)
 	}
 	return out
 }
 
-// newVolume describes a volume. at is its offset on the disk, in bytes.
-func newVolume(v *volume.Volume, at int64) *Volume {
+// newVolume describes a volume. at is its offset on the disk, in bytes, and shift the distance to that in the file.
+func newVolume(v *volume.Volume, at, shift int64) *Volume {
 	out := &Volume{
 		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart,
+		shift: shift,
 	}
 	if v.Boot != nil {
 		out.Hidden = &v.Boot.Hidden

@@ -133,7 +133,7 @@ func (t *Text) parts(v *Volume, d Disk) {
 		row := []string{"", Safe(p.Name), Safe(p.Kind), "-", units.Format(p.Size), "-"}
 		if p.Start != nil {
 			row[3] = decimal(*p.Start / d.Sector())
-			row[5] = t.yes(Partition{Verdict: d.Verdict}, d.Boundary.On(*p.Start))
+			row[5] = t.yes(Partition{Verdict: d.Verdict}, d.Boundary.On(*p.Start+v.shift))
 		}
 		rows = append(rows, row)
 	}

@@ -102,8 +102,9 @@ func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Findin
 	if of != (Geometries{}) {
 		r.BIOS = &of
 	}
-	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
-		r.Before = new(NewDisk(s.Layout, p.Goal.Must, nil))
+	seen, err := s.InFiles()
+	if err == nil && len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
+		r.Before = new(NewDisk(seen, p.Goal.Must, nil))
 	}
 	return r
 }

@@ -134,7 +134,7 @@ func TestNothingWritten(t *testing.T) {
 // showInside prints the content of a volume at byte 1 MiB.
 func showInside(v *volume.Volume) string {
 	var b strings.Builder
-	shown := newVolume(v, 1<<20)
+	shown := newVolume(v, 1<<20, 0)
 	(&Text{W: &b}).insides(Disk{
 		Boundary: align.DefaultBoundary, Verdict: align.Aligned, Table: Table{SectorSize: 512},
 		Partitions: []Partition{{Number: 2, Volume: shown}},
