@@ -347,7 +347,7 @@ func unchecked(err error, path string) ondisk.Issue {
 // newCost returns the cost of the partition off a boundary that costs a storage most: the share of extra storage blocks
 // that a random I/O of one block of the volume touches. It returns nil if all partitions are on the boundary.
 func newCost(l *layout.Layout, boundary align.Boundary, s align.Storage) (out *results.Cost) {
-	for _, p := range l.Partitions {
+	for _, p := range align.InFile(l) {
 		if !align.Judge(p, boundary).Verdict.Off() {
 			continue
 		}

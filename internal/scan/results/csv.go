@@ -112,6 +112,7 @@ func (r *csvRow) columns(add func(name string, value any)) {
 	add("copied_to", r.Copied)
 	add("guest", orZero(disk.Guest).State)
 	add("labels", r.Labels.String())
+	add("file_start_bytes", notZero(part.StartFile))
 }
 
 // orZero returns p, or a pointer to a zero value if p is nil.

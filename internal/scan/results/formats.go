@@ -440,6 +440,8 @@ func caseOf(i *Image, fail FailOn) junitCase {
 		return c.skipped("disk", i.lostDisk())
 	case i.Priority != nil:
 		c.Out = string(i.Verdict) + ", which does not fail the run: " + i.Priority.Reason
+	case i.byOffset():
+		c.Out = i.look().word
 	}
 	return c
 }
@@ -496,7 +498,16 @@ func offLine(d Disk, p report.Partition) string {
 	if p.Verdict == align.Misaligned {
 		boundary = align.SmallestBoundary
 	}
-	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA, boundary)
+	_, start := startOf(p)
+	return fmt.Sprintf("%s starts at %s, off %s", where, start, boundary)
+}
+
+// startOf returns the start that decides the verdict on a partition, and its description.
+func startOf(p report.Partition) (at int64, text string) {
+	if p.StartFile != 0 && !align.Kept.On(p.StartFile-p.Start) && units.Alignment(p.StartFile) == p.Alignment {
+		return p.StartFile, fmt.Sprintf("byte %d of the file", p.StartFile)
+	}
+	return p.Start, fmt.Sprintf("byte %d (LBA %d)", p.Start, p.StartLBA)
 }
 
 // fixLines returns the remedy for an image.

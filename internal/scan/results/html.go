@@ -181,6 +181,7 @@ var tagRows = []struct {
 	key, word string
 	has       func(i *Image) bool
 }{
+	{"by-offset", "by offset", (*Image).byOffset},
 	{"refused", "refused", func(i *Image) bool { return i.Priority != nil && i.hindered() }},
 	{"copied", "copied", func(i *Image) bool { return i.Copied != "" }},
 	{"guest-shut-down", "shut down", leftAs(boot.ShutDown)},

@@ -192,7 +192,8 @@ func lenses(d Disk, parts []report.Partition) (out list, rest []align.Finding) {
 		if unit == (align.Boundary{}) || p.Start < 0 {
 			continue
 		}
-		past := unit.Past(p.Start)
+		start, _ := startOf(p)
+		past := unit.Past(start)
 		way := [2]int64{unit.Bytes(), past}
 		if seen[way] || len(out) == maxLenses {
 			continue

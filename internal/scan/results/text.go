@@ -354,10 +354,15 @@ func (i *Image) look() look {
 	if !ok {
 		l = verdictLooks[i.Verdict]
 	}
-	if i.Verdict == align.Aligned && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.ByOffset() }) {
+	if i.byOffset() {
 		l.word += " by offset"
 	}
 	return l
+}
+
+// byOffset reports whether a disk of an aligned image is aligned only by its place in a file.
+func (i *Image) byOffset() bool {
+	return i.Verdict == align.Aligned && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.ByOffset() })
 }
 
 // color returns the color of the verdict in a row.
