@@ -78,7 +78,7 @@ func newBoot(c *Base) *cobra.Command {
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	f.addMachine(cmd)
 	f.addProgress(cmd)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures)
+	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures, "as-is", &f.trial.AsIs)
 	return cmd
 }
 

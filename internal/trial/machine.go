@@ -288,6 +288,7 @@ type Pair struct {
 	Settle  int      // time without changes that ends a run, in seconds
 	Reading []string // flags for reading SOURCE
 	Moving  []string // flags for the move
+	AsIs    bool     // start only the disk as it is
 	Source  string
 	Say     func(text string)                        // receives messages about the progress of runs
 	Begin   func(disk string, longest time.Duration) // called at the start of a run; disk is one of Disks
@@ -318,12 +319,19 @@ func (t *Pair) moves() (out []Move) {
 	return out
 }
 
-// Run computes the plan and starts both disks one after the other. A failing source invalidates both runs. Its server
+// Run computes the plan, if any, and starts both disks one after the other. A failing source invalidates both runs. Its server
 // outlives the second run, to detect a change in between.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	of := []string{"--", t.Source}
 	t.plan = report.Plan{BIOS: &report.Geometries{}, Result: &report.Disk{}}
-	exit, err := self.Run(ctx, stderr, &t.plan, "plan", slices.Concat(t.Reading, t.Moving, of)...)
+	var exit int
+	if t.AsIs {
+		var r report.Inspect
+		_, err = self.Run(ctx, stderr, &r, "inspect", slices.Concat(t.Reading, of)...)
+		t.plan.Result = &r.Disk
+	} else {
+		exit, err = self.Run(ctx, stderr, &t.plan, "plan", slices.Concat(t.Reading, t.Moving, of)...)
+	}
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func newBoot(
 	if after != nil {
 		r.After = newRun(after)
 	} else if !moot(before) {
-		r.Reason = "nothing has to move, so the source was started once: " + r.Reason
+		r.Reason = "nothing is moved, so the source was started once: " + r.Reason
 	}
 	r.Differences = append([]Difference{}, r.Differences...)
 	for n := range r.Differences {

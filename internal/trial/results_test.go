@@ -109,7 +109,7 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["pictures"]), "--pictures DIR shows it\n")
 	require.NoError(t, all["pictures"].Pictures(func(string, []byte) error { return nil }))
 	require.Contains(t, shown(all["pictures"]), "a screen of 800 x 600 pixels: aligned-003.png\n")
-	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it reaches ")
+	require.Contains(t, shown(all["once"]), "Same: nothing is moved, so the source was started once: it reaches ")
 	require.NotContains(t, shown(all["once"]), "\nAligned view:")
 	require.NotContains(t, shown(all["unclear"]), "--seconds N", "time is no remedy for a QEMU that fails")
 	all["unclear"].Before.Ended = TimeOver
