@@ -76,7 +76,9 @@ func (t *Text) offset(o *Offset) {
 	if o.At == 0 {
 		t.Para(0, "No other offset puts more data on blocks: DEST is a plain copy.")
 	}
-	t.Table(slices.Values(rows), ">partition", ">size", ">from byte", "verdict", ">to byte", "verdict")
+	if len(rows) > 0 {
+		t.Table(slices.Values(rows), ">partition", ">size", ">from byte", "verdict", ">to byte", "verdict")
+	}
 	if off > 0 {
 		t.Para(0, "%s off 4 KiB: no offset suits all, and this one puts most data on blocks.",
 			acting(off, "partition", "stay"))

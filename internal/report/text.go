@@ -153,6 +153,9 @@ func (t *Text) verdict(d Disk) {
 	case d.ByOffset():
 		t.Para(2, "%s the file of the disk puts every partition on a multiple of %s.",
 			t.Paint(Green, "Aligned by offset:"), boundary)
+	case d.Verdict == align.Aligned && d.Volume != nil && d.Volume.shift != 0 && every == "every partition":
+		t.printf("%s no partition table, and the file puts the data of the volume on blocks.\n",
+			t.Paint(Green, "Aligned:"))
 	case d.Verdict == align.Aligned && d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s no partition table, and the volume starts at byte 0.\n",
 			t.Paint(Green, "Aligned:"))
