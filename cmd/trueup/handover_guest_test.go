@@ -62,8 +62,14 @@ func (d *handedDisk) require(t *testing.T) {
 	require.NotContains(t, disktest.Run(t, "qemu-img", "info", "--output=json", d.dest), "backing")
 	raw := filepath.Join(t.TempDir(), "disk.raw")
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", d.dest, raw)
+	d.requireFiles(t, raw, 2048)
+}
+
+// requireFiles requires that the volume at an LBA is sound, and has every file as it was written last.
+func (d *handedDisk) requireFiles(t *testing.T, raw string, lba int64) {
+	t.Helper()
 	w := windowOf(t, raw, 1)
-	require.Equal(t, int64(2048), w.start)
+	require.Equal(t, lba, w.start)
 	part, files := extract(t, raw, w.start*sectorSize, w.size*sectorSize), t.TempDir()
 	disktest.Run(t, "e2fsck", "-fn", part)
 	for name, sum := range d.sums {
@@ -208,17 +214,14 @@ func startLibvirt(t *testing.T) (uri string) {
 	return uri
 }
 
-// domainXML is a domain with the folder DIR, the disk DEST, and the kernel of a test.
+// domainXML is a domain with the folder DIR, the elements DISK of its disk, and the kernel of a test.
 const domainXML = `<domain type='qemu'>
   <name>guest</name><memory unit='MiB'>512</memory><vcpu>1</vcpu>
   <os><type arch='x86_64' machine='pc'>hvm</type>
     <kernel>DIR/kernel</kernel><initrd>DIR/initrd</initrd><cmdline>COMMAND</cmdline></os>
   <features><acpi/></features>
   <devices>
-    <disk type='file' device='disk'>
-      <driver name='qemu' type='qcow2' error_policy='stop' rerror_policy='stop'/>
-      <source file='DEST'/><target dev='vda' bus='virtio'/>
-    </disk>
+    <disk type='file' device='disk'>DISK<target dev='vda' bus='virtio'/></disk>
     <interface type='user'><model type='virtio'/></interface>
     <channel type='unix'><source mode='bind' path='DIR/port'/><target type='virtio' name='port'/></channel>
     <serial type='file'><source path='DIR/console'/></serial>
@@ -227,33 +230,45 @@ const domainXML = `<domain type='qemu'>
 </domain>
 `
 
-// libvirt runs the guest, as another user than trueup, and copies the disk.
-func TestHandoverOfALibvirtGuest(t *testing.T) {
-	t.Parallel()
+// defineGuest defines a Linux guest of libvirt with the elements of a disk. QEMU runs as another user than trueup.
+func defineGuest(t *testing.T, disk string) (uri string, start func() *linuxGuest) {
+	t.Helper()
 	disktest.Tool(t, "qemu-system-x86_64")
-	uri, dir := startLibvirt(t), t.TempDir()
+	uri = startLibvirt(t)
+	dir := t.TempDir()
 	for _, folder := range []string{dir, filepath.Dir(dir)} {
-		require.NoError(t, os.Chmod(folder, 0o777)) // QEMU runs as another user
+		require.NoError(t, os.Chmod(folder, 0o777))
 	}
 	virsh := func(args ...string) {
 		disktest.Run(t, "virsh", append([]string{"-q", "-c", uri}, args...)...)
 	}
-	setup, d := newHandedGuest(), newHandedDisk(t, "a")
-	kernel, initrd := setup.system(t)
+	kernel, initrd := newHandedGuest().system(t)
 	disktest.Run(t, "cp", kernel, filepath.Join(dir, "kernel"))
 	disktest.Run(t, "cp", initrd, filepath.Join(dir, "initrd"))
-	text := strings.NewReplacer("DIR", dir, "DEST", d.dest, "COMMAND", guestCommand).Replace(domainXML)
+	text := strings.NewReplacer("DIR", dir, "DISK", disk, "COMMAND", guestCommand).Replace(domainXML)
 	virsh("define", hostFile(t, text))
+	return uri, func() *linuxGuest {
+		virsh("start", "guest")
+		t.Cleanup(func() { _ = exec.Command("virsh", "-c", uri, "destroy", "guest").Run() })
+		c, err := net.Dial("unix", filepath.Join(dir, "port"))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return &linuxGuest{
+			t: t, in: json.NewEncoder(c), out: json.NewDecoder(c), console: filepath.Join(dir, "console"),
+			wait: func() {},
+		}
+	}
+}
+
+// libvirt runs the guest, as another user than trueup, and copies the disk.
+func TestHandoverOfALibvirtGuest(t *testing.T) {
+	t.Parallel()
+	d := newHandedDisk(t, "a")
+	uri, start := defineGuest(t, "<driver name='qemu' type='qcow2' error_policy='stop' rerror_policy='stop'/>"+
+		"<source file='"+d.dest+"'/>")
 	d.env = []string{"LIBVIRT_DEFAULT_URI=" + uri}
 	d.start(t, d.source, d.dest, "--domain", "guest", "--limit", "4M")
 	d.says(t, "is ready")
-	virsh("start", "guest")
-	defer func() { _ = exec.Command("virsh", "-c", uri, "destroy", "guest").Run() }()
-	c, err := net.Dial("unix", filepath.Join(dir, "port"))
-	require.NoError(t, err)
-	defer c.Close()
-	g := &linuxGuest{t: t, in: json.NewEncoder(c), out: json.NewDecoder(c), console: filepath.Join(dir, "console")}
-	g.wait = func() {}
-	work(t, g, func() {}, d)
+	work(t, start(), func() {}, d)
 	d.require(t)
 }

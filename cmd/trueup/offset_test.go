@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,6 +85,46 @@ func TestOffsetOfRefusedGuests(t *testing.T) {
 	}
 }
 
+// TestOffsetOfAHibernatedWindows shifts a system that no move can wake up.
+func TestOffsetOfAHibernatedWindows(t *testing.T) {
+	t.Parallel()
+	source := windowsDisk{signature: windowsSignature, sectors: 100_000, volumes: []windowsVolume{{
+		number: 1, kind: "ntfs", typ: "7", start: trackSectors, sectors: 80_000, loads: "NTLDR",
+		files: map[string]string{"hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))},
+	}}}.make(t)
+	require.Contains(t, refusalCodes(t, source), "hibernated")
+	requireSame(t, source)
+}
+
+// TestShiftedDiskBoots starts a disk in its shifted file. It shows the same as the plain disk, and as its aligned copy.
+func TestShiftedDiskBoots(t *testing.T) {
+	t.Parallel()
+	dest := filepath.Join(t.TempDir(), "shifted.raw")
+	o, _ := shifted(t, bootDisk{code: assembled(ownLBACode), fat: 16, heads: 16}.raw(t), dest)
+	require.Positive(t, o.Offset.At)
+	flags := append([]string{"--offset", strconv.FormatInt(o.Offset.At, 10)}, loaderFlags...)
+	judged{func(testing.TB) string { return dest }, flags, booted, nil}.run(t)
+}
+
+// TestRefusedGuestBootsInItsShiftedFile starts a guest that align refuses: it shows the same from both files.
+func TestRefusedGuestBootsInItsShiftedFile(t *testing.T) {
+	t.Parallel()
+	raw, dest := bootDisk{code: assembled(ownLBACode), fat: 16, heads: 16, data: true}.raw(t),
+		filepath.Join(t.TempDir(), "shifted.raw")
+	disktest.Run(t, "sfdisk", "--quiet", "--part-type", raw, "2", "82")
+	disktest.WriteAt(t, raw, windowOf(t, raw, 2).start*sectorSize+4086, []byte("S1SUSPEND"))
+	o, _ := shifted(t, raw, dest)
+	boot := func(code int, flags ...string) jsonTrial {
+		return trueupJSON[jsonTrial](t, code, slices.Concat([]string{"boot", "--accel", "tcg"}, loaderFlags, flags)...)
+	}
+	boot(4, raw)
+	plain, is := boot(0, "--as-is", raw), boot(0, "--as-is", "--offset", strconv.FormatInt(o.Offset.At, 10), dest)
+	require.Nil(t, is.After)
+	require.Contains(t, is.Before.shown(), booted)
+	last := func(r jsonTrial) []string { return r.Before.Screens[len(r.Before.Screens)-1].Lines }
+	require.Equal(t, last(plain), last(is))
+}
+
 // TestOffsetSavesBlocks counts the blocks of the storage that QEMU touches for the clusters of a guest.
 func TestOffsetSavesBlocks(t *testing.T) {
 	t.Parallel()
@@ -130,6 +171,28 @@ func TestOffsetForLibvirt(t *testing.T) {
 		o.Offset.Libvirt+`<target dev="vda" bus="virtio"/></disk></devices></domain>`), 0o600))
 	require.Contains(t, disktest.Output(t, "xmllint", "--xpath", "string(//source/@file)", domain), dest)
 	disktest.Run(t, "virt-xml-validate", domain, "domain")
+}
+
+// TestOffsetInALibvirtGuest has a guest of libvirt write to its disk through the slice of the result.
+func TestOffsetInALibvirtGuest(t *testing.T) {
+	t.Parallel()
+	d, dest := newHandedDisk(t, "a"), filepath.Join(t.TempDir(), "a'b,<c> d.img")
+	o, _ := shifted(t, d.source, dest)
+	uri, start := defineGuest(t, "<driver name='qemu' type='raw'/>"+o.Offset.Libvirt)
+	g := start()
+	g.ask(t, guestRequest{Op: "mount", Source: d.device, Target: d.mount, Type: "ext4"})
+	for n := range 4 {
+		d.write(t, g, n)
+	}
+	g.ask(t, guestRequest{Op: "umount", Target: d.mount})
+	g.powerOff(t)
+	disktest.WaitFor(t, "the end of QEMU", func() bool {
+		return strings.HasPrefix(disktest.Output(t, "virsh", "-c", uri, "domstate", "guest"), "shut off")
+	})
+	plain := filepath.Join(t.TempDir(), "plain.raw")
+	r := trueup(t, "convert", "--offset", strconv.FormatInt(o.Offset.At, 10), dest, plain)
+	require.Equal(t, 0, r.code, r.stderr)
+	d.requireFiles(t, plain, trackSectors)
 }
 
 // TestOffsetOnDevice writes onto a device, whose old table is gone, and attaches the disk as the result says. A guest
