@@ -319,8 +319,8 @@ func (t *Pair) moves() (out []Move) {
 	return out
 }
 
-// Run computes the plan, if any, and starts both disks one after the other. A failing source invalidates both runs. Its server
-// outlives the second run, to detect a change in between.
+// Run computes the plan, unless AsIs is set, and starts both disks one after the other. A failing source invalidates
+// both runs. Its server outlives the second run, to detect a change in between.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	of := []string{"--", t.Source}
 	t.plan = report.Plan{BIOS: &report.Geometries{}, Result: &report.Disk{}}
