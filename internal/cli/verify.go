@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -36,16 +36,9 @@ func newVerify(c *Base) *cobra.Command {
 	return cmd
 }
 
-// sameFile reports whether two paths name one file.
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	y, other := os.Stat(b)
-	return a == b || err == nil && other == nil && os.SameFile(x, y)
-}
-
 func (f *verifyFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
 	src, dest := args[0], args[1]
-	if sameFile(src, dest) {
+	if src == dest || store.SameFile(src, dest) {
 		return Usage("SOURCE %s and DEST %s are the same file; name two", src,
 			dest)
 	}

@@ -230,7 +230,7 @@ func (w *Work) Through() bool { return w.Kind == Handover }
 // advice returns the command lines that apply to the work, each with its effect.
 func (w *Work) advice() string {
 	what := map[string]string{
-		"resume": "completes it", "undo": w.undoes(), "finish": "removes the original",
+		"resume": "completes it", "undo": cmp.Or(w.Undoes, "restores the original"), "finish": "removes the original",
 	}
 	var out []string
 	for _, c := range w.Commands() {
@@ -260,17 +260,6 @@ func (w *Work) refuse(reason string) error {
 
 // Open reports whether work is unfinished. A run that had not begun leaves none.
 func (w *Work) Open() bool { return w != nil && (w.Kind != "" || w.Blocks) }
-
-// Refused returns the error of work that cannot continue as planned.
-func (w *Work) Refused(reason, remedy string) error {
-	return &ondisk.Refusal{
-		Code: "unfinished", Reason: w.Text + ", and " + reason,
-		Remedy: fmt.Sprintf("%s; or give up: %s %s", remedy, w.Command("undo"), w.undoes()),
-	}
-}
-
-// undoes returns the effect of undo.
-func (w *Work) undoes() string { return cmp.Or(w.Undoes, "restores the original") }
 
 // Issue returns the note about the work for a report of the disk.
 func (w *Work) Issue() ondisk.Issue {

@@ -97,9 +97,6 @@ const Interrupt = syscall.SIGINT
 // Terminate is the signal to end a program.
 const Terminate = syscall.SIGTERM
 
-// BrokenPipe is the signal of a write to a pipe without a reader.
-const BrokenPipe = syscall.SIGPIPE
-
 // EndSignals returns the signals to end a program.
 func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
