@@ -33,7 +33,7 @@ func (c *Claim) Text() string {
 }
 
 // MayWrite refuses a file with unfinished work, and a file that the unfinished work of another disk in the folder
-// needs. who names the file in the message; path is its path as the user wrote it.
+// needs. who begins the message; path is its path as the user wrote it.
 func MayWrite(d *gate.Folder, base, path, who string) error {
 	w, err := Beside(d, base)
 	if err != nil {
@@ -41,7 +41,7 @@ func MayWrite(d *gate.Folder, base, path, who string) error {
 	}
 	if w.Open() {
 		w.Path = path
-		r := &ondisk.Refusal{Code: "unfinished", Reason: who + " cannot be written: " + w.Text, Remedy: w.advice()}
+		r := &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + w.Text, Remedy: w.advice()}
 		if w.AtWork() {
 			r.Code = "busy"
 		}
@@ -51,7 +51,17 @@ func MayWrite(d *gate.Folder, base, path, who string) error {
 	if c == nil {
 		return err
 	}
-	return c.Refusal(who+" cannot be written", path)
+	return c.Refusal(who, path)
+}
+
+// MayChange is MayWrite for the file at a path. The file need not exist.
+func MayChange(path, who string) error {
+	dir, base, err := folderOf(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer dir.Close()
+	return MayWrite(dir, base, path, who)
 }
 
 // Refusal returns the error of a file that must not be written until the work ends. who names the file and the refused

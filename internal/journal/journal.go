@@ -494,6 +494,10 @@ const InPlace = "in-place"
 // it.
 const Handover = "handover"
 
+// HandedOver is the kind of the journal beside the source of a handover to another folder. Its plan is that of the
+// handover, and claims the source until the handover is finished or undone.
+const HandedOver = "handed-over"
+
 // Phases of a handover after Begun.
 const (
 	Given    Phase = 'g' // a guest may run on the disk, which still needs its source
@@ -505,7 +509,7 @@ const (
 // their bytes, and 0 for Begun. In a move in place, phase m is the move itself. Phase c follows the commit, after which
 // there is no undo. Phase d follows the write of the first sector.
 var States = sync.OnceValue(func() map[string]map[Phase]State {
-	all := map[string]map[Phase]State{Exchange: {}, InPlace: {}, Handover: {}}
+	all := map[string]map[Phase]State{Exchange: {}, InPlace: {}, Handover: {}, HandedOver: {}}
 	for _, r := range ondisk.Embedded[[]struct {
 		Kind, Phases string
 		State
@@ -533,6 +537,19 @@ type HandedFile struct {
 	Path     string
 	Size     int64
 	Modified int64 // nanoseconds since 1970; 0 for a block device
+}
+
+// Release removes the claim of the source from its folder.
+func (h *Handed) Release(plan []byte) error {
+	claim, err := Hold(h.Files[0].Path, "")
+	if err != nil { // there is none, or one of another run
+		return nil
+	}
+	defer claim.Close()
+	if claim.Work.Kind == HandedOver && bytes.Equal(claim.Plan(), plan) {
+		err = claim.Remove()
+	}
+	return err
 }
 
 // Unchanged returns an error if a file of the source was written since the handover began.

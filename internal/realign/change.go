@@ -431,8 +431,8 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 		return journal.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
 	case g.Judge && w.Work.Kind != journal.Exchange:
 		return journal.Done{}, nil // checked when it runs
-	case w.Journal == nil: // then the command is undo
-		return journal.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
+	case w.Journal == nil, w.Work.Kind == journal.HandedOver: // then the command is undo
+		return journal.Done{Text: "nothing was changed; the journal is removed"}, w.Remove()
 	}
 	switch kind := w.Work.Kind; {
 	case kind == journal.Exchange:
@@ -449,6 +449,7 @@ func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 	if err != nil {
 		return d, err
 	}
+	claimed := from
 	d.Text = "the source of the handover is removed"
 	elsewhere := slices.ContainsFunc(from.Files, func(f journal.HandedFile) bool { return f.Name == "" })
 	first := from.Files[0].Path
@@ -489,7 +490,7 @@ func finishHandover(w *journal.Held, g GoOn) (d journal.Done, err error) {
 		_ = folder.Close() // only read
 		d.Removed = append(d.Removed, f.Path)
 	}
-	return d, w.Remove()
+	return d, errors.Join(claimed.Release(w.Plan()), w.Remove())
 }
 
 // removable returns an error if the disk of the guest cannot be opened, or if the source of a handover, unless it is

@@ -315,7 +315,7 @@ func TestJournalThatWasNotBegun(t *testing.T) {
 	require.NoError(t, os.WriteFile(journal.PathOf(path), nil, 0o600))
 	d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
-	require.Contains(t, d.Text, "nothing was begun")
+	require.Contains(t, d.Text, "nothing was changed")
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 	require.Len(t, content(t, path), 8192*sector)
 }

@@ -110,7 +110,8 @@ func (d *Device) unfinished(k kernel) error {
 		if err != nil {
 			continue // this user cannot reach the file
 		}
-		err = journal.MayWrite(dir, filepath.Base(path), path, fmt.Sprintf("%s shows %q, which", d, path))
+		err = journal.MayWrite(dir, filepath.Base(path), path, fmt.Sprintf("%s shows %q, which cannot be written",
+			d, path))
 		_ = dir.Close() // only read
 		if err != nil {
 			return ondisk.In(ondisk.ErrOutput, "%w", err)

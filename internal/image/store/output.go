@@ -197,7 +197,7 @@ func (o *Parts) checkDest(src *gate.Opened) error {
 // checkOpen refuses a file of DEST with unfinished work, or one that such work needs. Otherwise its partial file would
 // be taken for a stale one, and a kept original for an unused file.
 func (o *Parts) checkOpen(name string) error {
-	return journal.MayWrite(o.dir, name, o.shown(name), "DEST "+o.shown(name))
+	return journal.MayWrite(o.dir, name, o.shown(name), "DEST "+o.shown(name)+" cannot be written")
 }
 
 // checkBeside refuses a view in another folder than the files it needs: an image references files in its own folder

@@ -169,7 +169,7 @@ func (p Place) spareImage(path string) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
 	defer dir.Close()
-	if err := journal.MayWrite(dir, filepath.Base(path), p.Path, p.Flag+" "+p.Path); err != nil {
+	if err := journal.MayWrite(dir, filepath.Base(path), p.Path, p.Flag+" "+p.Path+" cannot be written"); err != nil {
 		return err
 	}
 	user, err := image.UserOf(dir, filepath.Base(path))
