@@ -27,7 +27,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -72,14 +71,15 @@ type order struct {
 
 // state is the record of the journal behind its phase.
 type state struct {
-	Downtime float64 // seconds from the command to a disk on which the guest can start
+	Downtime float64       // seconds from the command to a disk on which the guest can start
+	Proved   journal.Phase // of a raw DEST, whose overlay is removed next; 0 without a proof
 }
 
 // bitmap is the name of the bitmap that records the writes of the guest.
 const bitmap = "guest"
 
-// maxSocket is the longest path of a Unix socket. Spec: sun_path of Linux, include/uapi/linux/un.h.
-const maxSocket = 107
+// maxSocket bounds the path of a Unix socket in bytes, as trueup serve does.
+const maxSocket = 103
 
 // Start begins a handover and sees it through.
 func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
@@ -95,7 +95,7 @@ func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
 	for _, f := range served.Findings {
 		h.Say(fmt.Sprintf("%s: %s", f.Severity, f.Text))
 	}
-	h.plan.Size, h.plan.Digest = served.NewSize, digest(&served)
+	h.plan.Size, h.plan.Digest = served.NewSize, digest(&served.Changes)
 	if h.plan.Handed, err = h.handed(&served); err != nil {
 		return nil, fmt.Errorf("SOURCE %s: %w", h.Source, err)
 	}
@@ -103,27 +103,18 @@ func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.held.Close()) }()
-	if err := h.give(ctx, began); err != nil {
-		return nil, errors.Join(err, h.held.Remove())
+	if err := h.image.create(ctx, h.plan.Socket, h.plan.Size); err != nil {
+		return nil, errors.Join(err, h.plan.Release(h.held.Plan()), h.held.Remove())
+	}
+	h.state.Downtime = time.Since(began).Seconds()
+	if err := h.enter(journal.Given); err != nil {
+		return nil, errors.Join(err, h.remove(ctx, true))
 	}
 	if served.Image.SectorSize != units.SectorSize {
 		h.Say(fmt.Sprintf("SOURCE has sectors of %d bytes: give its device in QEMU logical_block_size=%[1]d",
 			served.Image.SectorSize))
 	}
 	return h.goOn(ctx)
-}
-
-// give makes the overlay and records that a guest may use it.
-func (h *Handover) give(ctx context.Context, began time.Time) error {
-	if err := h.image.create(ctx, h.plan.Socket, h.plan.Size); err != nil {
-		return err
-	}
-	h.state.Downtime = time.Since(began).Seconds()
-	err := h.enter(journal.Given)
-	if err != nil {
-		err = errors.Join(err, h.remove(ctx, true))
-	}
-	return err
 }
 
 // prepare checks the arguments of Start and completes the plan.
@@ -136,8 +127,8 @@ func (h *Handover) prepare(ctx context.Context) (err error) {
 			return ondisk.In(ondisk.ErrOutput, "%s exists; name a new file for DEST", path)
 		}
 	}
-	if c, err := journal.ClaimingAt(h.Source); c != nil || err != nil {
-		return cmp.Or(err, c.Refusal("handover: SOURCE is needed as it is", h.Source))
+	if err := journal.MayChange(h.Source, "handover: SOURCE is needed as it is"); err != nil {
+		return err
 	}
 	// QEMU's options end at a comma.
 	if strings.ContainsFunc(h.image.overlay, func(r rune) bool {
@@ -156,17 +147,10 @@ func (h *Handover) prepare(ctx context.Context) (err error) {
 	if h.plan.Socket, err = filepath.Abs(h.Socket); err != nil {
 		return err
 	}
-	if all := strings.Join(append(h.plan.Flags, h.plan.Source, h.plan.Socket), " "); !utf8.ValidString(all) {
-		return ondisk.In(ondisk.ErrUsage, "%q: a name that is not UTF-8 does not fit into the journal; rename it", all)
-	}
-	if len(h.plan.Socket) > maxSocket {
-		return ondisk.In(ondisk.ErrUsage, "the socket %s has a path of %d bytes, at most %d are allowed; name a "+
-			"shorter one with --socket", h.plan.Socket, len(h.plan.Socket), maxSocket)
-	}
 	return h.monitored()
 }
 
-// monitored completes the monitor of the plan.
+// monitored completes the monitor of the plan, and bounds its names.
 func (h *Handover) monitored() (err error) {
 	p := &h.plan.Pull
 	if len(h.Program) > 0 {
@@ -174,6 +158,16 @@ func (h *Handover) monitored() (err error) {
 	}
 	if p.Monitor != "" {
 		p.Monitor, err = filepath.Abs(p.Monitor)
+	}
+	for _, path := range []string{h.plan.Socket, p.Monitor} {
+		if len(path) > maxSocket {
+			return ondisk.In(ondisk.ErrUsage, "the socket %s has a path of %d bytes, at most %d are allowed; name a "+
+				"shorter one with --socket or --qmp", path, len(path), maxSocket)
+		}
+	}
+	all := strings.Join(append(h.plan.Flags, h.plan.Source, h.plan.Socket, p.Monitor, p.Domain), " ")
+	if !utf8.ValidString(all) {
+		return ondisk.In(ondisk.ErrUsage, "%q: a name that is not UTF-8 does not fit into the journal; rename it", all)
 	}
 	return err
 }
@@ -187,7 +181,7 @@ func (h *Handover) tools(ctx context.Context) (err error) {
 		if _, err := sys.Tool("virsh", "libvirt-clients"); err != nil {
 			return err
 		}
-		if _, err := virsh(ctx, "dominfo", h.Pull.Domain); err != nil {
+		if _, err := run(ctx, "virsh", "dominfo", h.Pull.Domain); err != nil {
 			return err
 		}
 	}
@@ -216,9 +210,22 @@ func (h *Handover) serve(ctx context.Context, to *report.Serve) (err error) {
 }
 
 // digest returns the SHA-256 of the moves and patches of a plan.
-func digest(s *report.Serve) string {
-	text, _ := json.Marshal(s.Changes) // numbers and strings
+func digest(c *report.Changes) string {
+	text, _ := json.Marshal(c) // numbers and strings
 	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// planned returns an error if a plan of SOURCE is not the one of the handover.
+func (h *Handover) planned(c *report.Changes) error {
+	switch {
+	case digest(c) == h.plan.Digest:
+		return nil
+	case h.plan.Program != h.Version:
+		return ondisk.In(ondisk.ErrUnsupported, "version %s of trueup began the handover, and plans another disk; "+
+			"resume it with that one", h.plan.Program)
+	}
+	return ondisk.In(ondisk.ErrChanged, "the plan of SOURCE differs from the one of the handover, since a disk of "+
+		"--with changed; bring it back as it was")
 }
 
 // handed identifies the files of SOURCE. The journal claims the files in its own folder by name.
@@ -263,22 +270,36 @@ func (h *Handover) handed(served *report.Serve) (from journal.Handed, err error)
 	return from, nil
 }
 
-// begin writes the journal.
-func (h *Handover) begin() error {
-	d, err := gate.OpenFolder(filepath.Dir(h.Dest))
+// begin writes the journal of DEST. A journal beside SOURCE claims it, if the one of DEST, in another folder, does not.
+func (h *Handover) begin() (err error) {
+	if h.held, err = h.journal(h.Dest, journal.Handover); err != nil {
+		return err
+	}
+	if f := h.plan.Files[0]; f.Name == "" && f.Modified != 0 {
+		claim, err := h.journal(f.Path, journal.HandedOver)
+		if err == nil {
+			return claim.Close()
+		}
+		if !errors.Is(err, ondisk.ErrOutput) {
+			return errors.Join(err, h.held.Remove(), h.held.Close())
+		}
+		h.Say(fmt.Sprintf("warning: other commands of trueup may change SOURCE meanwhile: %v", err))
+	}
+	return nil
+}
+
+// journal writes a journal with the plan beside a disk.
+func (h *Handover) journal(path, kind string) (*journal.Held, error) {
+	d, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "folder of DEST %s: %w", h.Dest, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of %s: %w", path, err)
 	}
 	defer d.Close()
 	text, err := json.Marshal(&h.plan)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	held, err := journal.Begin(d, filepath.Base(h.Dest), h.Dest, journal.Handover, text, 0)
-	if err == nil {
-		h.held = held
-	}
-	return err
+	return journal.Begin(d, filepath.Base(path), path, kind, text, 0)
 }
 
 // enter durably records a phase with the state.
@@ -328,21 +349,21 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.held.Close()) }()
-	switch phase := h.held.Work.Phase; {
-	case phase == journal.Alone:
-		return h.prove(ctx)
-	case phase != journal.Begun && phase != journal.Given:
-		return nil, &ondisk.Refusal{Code: "unfinished", Reason: h.held.Work.Text, Remedy: h.held.Work.Resume}
-	case h.plan.Program != h.Version: // it may plan another disk
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: version %s of trueup began the handover; resume it with "+
-			"that one", h.Dest, h.plan.Program)
-	}
-	if h.held.Work.Phase == journal.Given { // then SOURCE may not be needed any more
-		if whole, err := h.whole(ctx); err != nil {
-			return nil, err
-		} else if whole {
-			return h.alone(ctx)
+	if h.held.Work.Phase == journal.Alone {
+		if _, err := os.Lstat(h.image.overlay); err == nil || h.state.Proved == 0 {
+			return h.prove(ctx)
 		}
+		if err := h.enter(h.state.Proved); err != nil {
+			return nil, err
+		}
+	}
+	if h.held.Work.Phase != journal.Given {
+		return nil, &ondisk.Refusal{Code: "unfinished", Reason: h.held.Work.Text, Remedy: h.held.Work.Resume}
+	}
+	if whole, err := h.whole(ctx); err != nil {
+		return nil, err
+	} else if whole { // SOURCE is not needed any more
+		return h.alone(ctx)
 	}
 	if err := freeSocket(ctx, h.plan.Socket); err != nil {
 		return nil, err
@@ -351,26 +372,18 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 		return nil, fmt.Errorf("%w; what the guest wrote is in %s, which cannot be completed without the SOURCE as "+
 			"it was", err, h.Dest)
 	}
-	var served report.Serve
-	if err := h.serve(ctx, &served); err != nil {
-		return nil, err
+	var p report.Plan
+	args := slices.Concat(h.plan.Flags, []string{"--", h.plan.Source})
+	if _, err = self.Run(ctx, h.Stderr, &p, "plan", args...); err == nil { // QEMU reads as soon as the server listens
+		err = h.planned(&p.Changes)
+	}
+	if err == nil {
+		err = h.serve(ctx, &report.Serve{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", h.Dest, err)
 	}
 	defer func() { err = errors.Join(err, h.server.Close()) }()
-	if digest(&served) != h.plan.Digest {
-		return nil, ondisk.In(ondisk.ErrChanged, "%s: the plan of SOURCE differs from the one of the handover, since "+
-			"a disk of --with changed; bring it back as it was", h.Dest)
-	}
-	if h.held.Work.Phase == journal.Begun { // the overlay can be incomplete, and no guest has seen it
-		if err = h.remove(ctx, false); err == nil {
-			err = errors.Join(h.held.Close(), h.begin())
-		}
-		if err == nil {
-			err = h.give(ctx, time.Now())
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 	h.plan.Pull.unpause = true
 	return h.goOn(ctx)
 }
@@ -429,7 +442,7 @@ func (h *Handover) remove(ctx context.Context, discard bool) (err error) {
 			return err
 		}
 	}
-	return h.held.Remove()
+	return errors.Join(h.plan.Release(h.held.Plan()), h.held.Remove())
 }
 
 // unused returns a refusal if a guest may have written to the overlay. Before a guest could start, the overlay can be
@@ -451,20 +464,17 @@ func (h *Handover) unused(ctx context.Context) error {
 
 // used refuses to remove DEST.
 func (h *Handover) used(why string) error {
-	remedy := h.command("--undo", "--discard-writes") + " removes it"
+	remedy := h.held.Work.Command("undo", "--discard-writes") + " removes it"
 	if h.held.Work.Resume == "" {
-		remedy += "; " + h.command("--resume") + " goes on"
+		remedy += "; " + h.held.Work.Command("resume") + " goes on"
 	}
 	return &ondisk.Refusal{Code: "unfinished", Reason: fmt.Sprintf("%s stays: %s", h.Dest, why), Remedy: remedy}
 }
 
-// command returns the command line of a handover that is open.
-func (h *Handover) command(flags ...string) string { return shell.Command("handover", flags, h.Dest) }
-
 // goOn waits until DEST has all bytes, and proves it.
 func (h *Handover) goOn(ctx context.Context) (*Result, error) {
 	if err := h.start(ctx); err != nil {
-		return nil, fmt.Errorf("%w; %s stays, and %s goes on", err, h.Dest, h.command("--resume"))
+		return nil, fmt.Errorf("%w; %s stays, and %s goes on", err, h.Dest, h.held.Work.Command("resume"))
 	}
 	h.Say(h.howToStart())
 	err := h.stream(ctx)
@@ -472,7 +482,7 @@ func (h *Handover) goOn(ctx context.Context) (*Result, error) {
 	case ctx.Err() != nil:
 		return nil, h.interrupted(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w; %s goes on", h.Dest, err, h.command("--resume"))
+		return nil, fmt.Errorf("%s: %w; %s goes on", h.Dest, err, h.held.Work.Command("resume"))
 	}
 	return h.alone(ctx)
 }
@@ -502,7 +512,7 @@ func (h *Handover) interrupted(ctx context.Context) error {
 	case err == nil:
 		return &interruptedError{"nothing was handed over, and no file is left"}
 	case errors.Is(err, ondisk.ErrBusy):
-		return &interruptedError{fmt.Sprintf("%v, and DEST stays; %s goes on", err, h.command("--resume"))}
+		return &interruptedError{fmt.Sprintf("%v, and DEST stays; %s goes on", err, h.held.Work.Command("resume"))}
 	default:
 		return &interruptedError{err.Error()}
 	}
@@ -515,7 +525,7 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	switch {
 	case ctx.Err() != nil:
 		return nil, &interruptedError{fmt.Sprintf("the guest needs %[2]s no more, but the proof does; %[3]s proves "+
-			"%[1]s when the guest is switched off", h.Dest, h.Source, h.command("--resume"))}
+			"%[1]s when the guest is switched off", h.Dest, h.Source, h.held.Work.Command("resume"))}
 	case err != nil:
 		return nil, err
 	}
@@ -535,13 +545,16 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	args := append([]string{"--except-bitmap", bitmap}, h.plan.Flags...)
 	_, err = self.Run(ctx, h.Stderr, &v, "verify", append(args, "--", h.plan.Source, h.image.overlay)...)
 	if err == nil && h.image.data != "" {
-		err = h.image.compare(ctx)
+		if _, err = run(ctx, h.image.program, "compare", "-q", "-U", "-f", "raw", "-F", "qcow2", h.image.data,
+			h.image.overlay); err != nil {
+			err = ondisk.In(ondisk.ErrOutput, "DEST differs from the disk that the guest used: %w", err)
+		}
 	}
 	if err == nil {
-		err = h.plan.Unchanged()
+		err = cmp.Or(h.plan.Unchanged(), h.planned(&v.Disks[0].Changes))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; %s proves it again", err, h.command("--resume"))
+		return nil, fmt.Errorf("%w; %s proves it again", err, h.held.Work.Command("resume"))
 	}
 	held, err := journal.Hold(h.Dest, "")
 	if err != nil {
@@ -549,14 +562,17 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	}
 	h.held = held
 	r = h.result(&v)
-	switch r.Proof {
-	case full:
-		err = h.enter(journal.Kept)
-	case partial:
-		err = h.enter(journal.Unproved)
+	h.state.Proved = map[string]journal.Phase{full: journal.Kept, partial: journal.Unproved}[r.Proof]
+	switch {
+	case r.Proof == differs:
+		return r, nil
+	case h.image.data != "":
+		if err = h.enter(journal.Alone); err == nil {
+			err = errors.Join(os.Remove(h.image.overlay), h.held.SyncFolder())
+		}
 	}
-	if err == nil && r.Proof != differs && h.image.data != "" {
-		err = os.Remove(h.image.overlay)
+	if err == nil {
+		err = h.enter(h.state.Proved)
 	}
 	return r, err
 }

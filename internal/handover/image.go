@@ -62,13 +62,15 @@ func (n node) String() string {
 	return "json:" + string(text)
 }
 
-// run runs qemu-img and returns its standard output.
-func (i *image) run(ctx context.Context, args ...string) ([]byte, error) {
-	out, said, err := sys.Output(ctx, exec.CommandContext(ctx, i.program, args...), maxAnswer)
+// run runs a program and returns its standard output.
+func run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, said, err := sys.Output(ctx, cmd, maxAnswer)
 	if err != nil {
-		err = fmt.Errorf("qemu-img %s: %w: %.500s", args[0], err, bytes.TrimSpace(said))
+		err = fmt.Errorf("%s %s: %w: %.500s", filepath.Base(program), args[0], err, bytes.TrimSpace(said))
 	}
-	return out, err
+	return string(out), err
 }
 
 // backing returns the served disk at a socket as a backing file.
@@ -114,8 +116,9 @@ func (i *image) create(ctx context.Context, socket string, size int64) (err erro
 	for size/grain > maxBits {
 		grain *= 2
 	}
-	if _, err = i.run(ctx, args...); err == nil {
-		_, err = i.run(ctx, "bitmap", "--add", "-g", strconv.FormatInt(grain, 10), "-f", "qcow2", i.overlay, bitmap)
+	if _, err = run(ctx, i.program, args...); err == nil {
+		_, err = run(ctx, i.program, "bitmap", "--add", "-g", strconv.FormatInt(grain, 10), "-f", "qcow2", i.overlay,
+			bitmap)
 	}
 	if err == nil {
 		err = i.sync()
@@ -133,10 +136,7 @@ func (i *image) files() []string {
 
 // sync makes the disk and its names durable.
 func (i *image) sync() error {
-	for _, path := range []string{i.overlay, i.data, filepath.Dir(i.overlay)} {
-		if path == "" {
-			continue
-		}
+	for _, path := range append(i.files(), filepath.Dir(i.overlay)) {
 		f, err := os.Open(path) //nolint:gosec // the disk of the user
 		if err != nil {
 			return err
@@ -173,9 +173,9 @@ func (d *description) closedWell() bool {
 
 // describe returns the description of the overlay, which may be open elsewhere.
 func (i *image) describe(ctx context.Context) (d description, err error) {
-	out, err := i.run(ctx, "info", "-U", "-f", "qcow2", "--output=json", i.overlay)
+	out, err := run(ctx, i.program, "info", "-U", "-f", "qcow2", "--output=json", i.overlay)
 	if err == nil {
-		err = json.Unmarshal(out, &d)
+		err = json.Unmarshal([]byte(out), &d)
 	}
 	return d, err
 }
@@ -240,59 +240,56 @@ func (i *image) has(ctx context.Context, allocated bool) (bool, error) {
 
 // claim keeps all programs from opening a file until release is called. It returns ErrBusy if one has it open.
 func claim(path string) (release func() error, err error) {
-	return lock(path, sys.Exclusive, gate.QEMUBytes...)
-}
-
-// lock locks bytes of a file until release is called. It returns ErrBusy if a program has the file open for writing.
-func lock(path string, kind sys.LockKind, all ...int64) (release func() error, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0) //nolint:gosec // the disk of the user
-	if err != nil {
-		return nil, err
-	}
-	file := sys.FromOS(f)
-	written := func() {
-		if busy, failed := file.LockedByte(gate.QEMUWrite); err == nil && kind == sys.Shared && busy {
-			err = cmp.Or(failed, ondisk.ErrBusy)
-		}
-	}
-	written() // before a lock, which would hinder that program
-	for _, b := range all {
-		if err == nil {
-			err = file.LockByte(kind, b)
-		}
-	}
-	written()
-	switch {
-	case sys.Locked(err) || errors.Is(err, ondisk.ErrBusy):
-		err = ondisk.In(ondisk.ErrBusy, "%s: a program has it open", path)
-	case err != nil:
-		err = fmt.Errorf("lock %s: %w", path, err)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f.Close, nil
+	return lock(sys.Exclusive, gate.QEMUBytes, path)
 }
 
 // guard lets programs read the disk, and keeps them from writing it until release is called. It returns ErrBusy if one
 // has it open for writing.
 func (i *image) guard() (release func() error, err error) {
-	var held []func() error
-	release = func() error {
-		var errs []error
-		for _, end := range held {
-			errs = append(errs, end())
+	return lock(sys.Shared, []int64{gate.QEMURead, gate.QEMUNoWriter}, i.files()...)
+}
+
+// lock locks bytes of files until release is called.
+func lock(kind sys.LockKind, all []int64, paths ...string) (release func() error, err error) {
+	var held []*os.File
+	release = func() (err error) {
+		for _, f := range held {
+			err = errors.Join(err, f.Close())
 		}
-		return errors.Join(errs...)
+		return err
 	}
-	for _, path := range i.files() {
-		end, err := lock(path, sys.Shared, gate.QEMURead, gate.QEMUNoWriter)
+	for _, path := range paths {
+		f, err := os.OpenFile(path, os.O_RDWR, 0) //nolint:gosec // the disk of the user
+		if err == nil {
+			held = append(held, f)
+			err = lockBytes(sys.FromOS(f), kind, all)
+		}
+		if sys.Locked(err) || errors.Is(err, ondisk.ErrBusy) {
+			err = ondisk.In(ondisk.ErrBusy, "%s: a program has it open", path)
+		}
 		if err != nil {
 			return nil, errors.Join(err, release())
 		}
-		held = append(held, end)
 	}
 	return release, nil
+}
+
+// lockBytes locks bytes of a file. For shared locks, it returns ErrBusy if a program has the file open for writing.
+func lockBytes(f *sys.File, kind sys.LockKind, all []int64) error {
+	written := func() error {
+		busy, err := f.LockedByte(gate.QEMUWrite)
+		if kind == sys.Shared && busy {
+			return ondisk.ErrBusy
+		}
+		return err
+	}
+	err := written() // before a lock, which would hinder that program
+	for _, b := range all {
+		if err == nil {
+			err = f.LockByte(kind, b)
+		}
+	}
+	return cmp.Or(err, written())
 }
 
 // settle writes zeros to a raw DEST where the overlay has zero clusters: the data file can have old bytes there.
@@ -306,8 +303,7 @@ func (i *image) settle(ctx context.Context) error {
 		if e.Data || !e.Zero {
 			return nil
 		}
-		err := sys.FromOS(f).Punch(e.Start, e.Len)
-		if !sys.Unsupported(err) {
+		if err := sys.FromOS(f).Punch(e.Start, e.Len); !sys.Unsupported(err) {
 			return err
 		}
 		for at := e.Start; at < e.Start+e.Len; at += int64(len(blank)) {
@@ -319,14 +315,6 @@ func (i *image) settle(ctx context.Context) error {
 	})
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "DEST: %w", err)
-	}
-	return nil
-}
-
-// compare compares a raw DEST with the overlay.
-func (i *image) compare(ctx context.Context) error {
-	if _, err := i.run(ctx, "compare", "-q", "-U", "-f", "raw", "-F", "qcow2", i.data, i.overlay); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "DEST differs from the disk that the guest used: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"bytes"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial"
 )
 
@@ -71,14 +69,14 @@ func (h *Handover) start(ctx context.Context) (err error) {
 	if err := freeSocket(ctx, h.plan.Pull.Monitor); err != nil {
 		return err
 	}
-	args := append(slices.Clone(h.Program), "-qmp", monitor(h.plan.Pull.Monitor))
-	for i, arg := range args {
-		args[i] = strings.ReplaceAll(arg, "{}", h.image.overlay)
+	var args []string
+	for _, arg := range h.Program[1:] {
+		args = append(args, strings.ReplaceAll(arg, "{}", h.image.overlay))
 	}
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command(h.Program[0], append(args, "-qmp", monitor(h.plan.Pull.Monitor))...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr // not h.Stderr, which ends with trueup
 	if h.ended, err = self.Background(cmd); err != nil {
-		return fmt.Errorf("start %s: %w", args[0], err)
+		return fmt.Errorf("start %s: %w", h.Program[0], err)
 	}
 	return nil
 }
@@ -163,7 +161,8 @@ func (h *Handover) whole(ctx context.Context) (bool, error) {
 	}
 	err = release() // qemu-img locks the overlay itself
 	if err == nil {
-		_, err = i.run(ctx, "rebase", "-u", "-f", "qcow2", "-F", "raw", "-b", backing(h.plan.Socket), i.overlay)
+		_, err = run(ctx, i.program, "rebase", "-u", "-f", "qcow2", "-F", "raw", "-b", backing(h.plan.Socket),
+			i.overlay)
 	}
 	if err == nil {
 		h.Say("QEMU was killed at the end of the copy, which begins again; start the guest again")
@@ -293,23 +292,12 @@ func sameFile(a, b string) bool {
 	return failed == nil && err == nil && os.SameFile(x, y)
 }
 
-// virsh runs virsh and returns its standard output.
-func virsh(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "virsh", append([]string{"-q"}, args...)...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	out, said, err := sys.Output(ctx, cmd, maxAnswer)
-	if err != nil {
-		err = fmt.Errorf("virsh %s: %w: %.500s", args[0], err, bytes.TrimSpace(said))
-	}
-	return string(out), err
-}
-
 // admit gives the socket of the server to the user of libvirt's QEMU. libvirt does so with images, not with sockets.
 func (p *Pull) admit(ctx context.Context, socket string) error {
 	if p.Domain == "" {
 		return nil
 	}
-	text, err := virsh(ctx, "capabilities")
+	text, err := run(ctx, "virsh", "capabilities")
 	if err != nil {
 		return err
 	}
@@ -339,11 +327,11 @@ func (p *Pull) admit(ctx context.Context, socket string) error {
 
 // stepDomain is step by libvirt, which follows the backing files of its domains itself.
 func (p *Pull) stepDomain(ctx context.Context, disk string) (s stage, err error) {
-	state, err := virsh(ctx, "domstate", p.Domain, "--reason")
+	state, err := run(ctx, "virsh", "domstate", p.Domain, "--reason")
 	if err != nil || !strings.HasPrefix(state, "running") && !strings.HasPrefix(state, "paused") {
 		return s, err
 	}
-	list, err := virsh(ctx, "domblklist", p.Domain, "--details")
+	list, err := run(ctx, "virsh", "domblklist", p.Domain, "--details")
 	if err != nil {
 		return s, err
 	}
@@ -357,12 +345,12 @@ func (p *Pull) stepDomain(ctx context.Context, disk string) (s stage, err error)
 		return s, fmt.Errorf("the domain %s does not have %s open; set it in its disk", p.Domain, disk)
 	}
 	if p.unpause && strings.Contains(state, "I/O error") {
-		if _, err := virsh(ctx, "resume", p.Domain); err != nil {
+		if _, err := run(ctx, "virsh", "resume", p.Domain); err != nil {
 			return s, err
 		}
 	}
 	p.unpause = false
-	text, err := virsh(ctx, "blockjob", p.Domain, target, "--raw")
+	text, err := run(ctx, "virsh", "blockjob", p.Domain, target, "--raw")
 	if err != nil || strings.Contains(text, "end=") {
 		for line := range strings.Lines(text) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -379,6 +367,6 @@ func (p *Pull) stepDomain(ctx context.Context, disk string) (s stage, err error)
 	if p.Limit > 0 {
 		args = append(args, "--bytes", "--bandwidth", strconv.FormatInt(p.Limit, 10))
 	}
-	_, err = virsh(ctx, args...)
+	_, err = run(ctx, "virsh", args...)
 	return s, err
 }
