@@ -28,8 +28,8 @@ var Formats = []driver.Format{
 	vmdk.Format,
 }
 
-// withRaw yields all formats, raw last.
-func withRaw(yield func(driver.Format) bool) {
+// All yields all formats, raw last.
+func All(yield func(driver.Format) bool) {
 	for _, f := range Formats {
 		if !yield(f) {
 			return
@@ -38,20 +38,9 @@ func withRaw(yield func(driver.Format) bool) {
 	yield(raw.Format)
 }
 
-// Writable lists the formats with a writer.
-func Writable() []driver.Format {
-	var out []driver.Format
-	for f := range withRaw {
-		if f.Create != nil {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
-// byName returns a format by its name in --format and --to.
-func byName(name string) (driver.Format, bool) {
-	for f := range withRaw {
+// ByName returns a format by its name in --format and --to.
+func ByName(name string) (driver.Format, bool) {
+	for f := range All {
 		if f.Name == name {
 			return f, true
 		}
@@ -62,7 +51,7 @@ func byName(name string) (driver.Format, bool) {
 // Names lists the supported formats, for help texts and completion.
 func Names() []string {
 	var out []string
-	for f := range withRaw {
+	for f := range All {
 		out = append(out, f.Name)
 	}
 	return out
@@ -70,7 +59,7 @@ func Names() []string {
 
 // Title returns the vendor's spelling of a format, also of an unsupported one.
 func Title(format string) string {
-	if f, ok := byName(format); ok {
+	if f, ok := ByName(format); ok {
 		return cmp.Or(f.Title, f.Name)
 	}
 	if format != strings.ToLower(format) {
@@ -82,7 +71,7 @@ func Title(format string) string {
 // FormatName returns the name of a format from user input, which may have any case or be QEMU's name.
 func FormatName(name string) string {
 	name = strings.ToLower(name)
-	for f := range withRaw {
+	for f := range All {
 		if f.Alias != "" && f.Alias == name {
 			return f.Name
 		}
@@ -92,7 +81,7 @@ func FormatName(name string) string {
 
 // extended returns the format of an extension (".vhd"), or the title of an unsupported format.
 func extended(ext string) string {
-	for f := range withRaw {
+	for f := range All {
 		if slices.Contains(f.Extensions, ext) {
 			return f.Name
 		}

@@ -469,7 +469,7 @@ func rawNamed(name string) bool {
 // Renamed returns the bytes of the main file of an image, and the same bytes with the file names replaced. It returns
 // nil for an image in one file.
 func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err error) {
-	f, _ := byName(img.Format)
+	f, _ := ByName(img.Format)
 	switch {
 	case len(img.Parts) == 0:
 		return nil, nil, nil

@@ -142,7 +142,11 @@ func TestOtherUserThatIsNotListed(t *testing.T) {
 // Each format has its name; TestSchemaListsTheTables of cli compares the names with docs/schema.
 func TestNamesOfFormats(t *testing.T) {
 	t.Parallel()
-	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names())
+	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names(),
+		"a new format belongs into this list, and into docs/schema/common.json")
+	for f := range image.All {
+		require.NotNil(t, f.Create, "format %s needs a Create", f.Name)
+	}
 }
 
 // inOtherCharsets are file names in character sets of VMware: as text, and in the bytes of a descriptor. Sources: the

@@ -238,7 +238,7 @@ func (img *Image) StatedSectors() int64 {
 // HoldsSectors returns an error if an image of a format cannot store a sector size of n bytes. A copy in the format of
 // the source can keep the size of the source.
 func (img *Image) HoldsSectors(format string, n int64) error {
-	f, _ := byName(format)
+	f, _ := ByName(format)
 	if f.HoldsSectors(n) || (format == img.Format && img.StatedSectors() == n) {
 		return nil
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -262,8 +261,7 @@ func TestDisksThatAFormatCannotHold(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.format, tc.sub, tc.size, "/", tc.sector), func(t *testing.T) {
 			t.Parallel()
-			all := image.Writable()
-			f := all[slices.IndexFunc(all, func(f driver.Format) bool { return f.Name == tc.format })]
+			f, _ := image.ByName(tc.format)
 			d := newFolder(nil)
 			_, err := f.Create(blindFile{recordedFile{d, "disk"}}, tc.size, driver.Options{
 				Subformat: tc.sub, Name: "disk", SectorSize: tc.sector,

@@ -118,10 +118,10 @@ func (t Target) AtOffset(path string) (Target, error) {
 	}
 }
 
-// Targets lists the writable formats and subformats, as values of --to, and in one line for users.
+// Targets lists the formats and their subformats, as values of --to, and in one line for users.
 func Targets() (names []string, text string) {
 	var out []string
-	for _, f := range image.Writable() {
+	for f := range image.All {
 		names = append(names, f.Name)
 		for _, s := range f.Subformats {
 			names = append(names, f.Name+":"+s)

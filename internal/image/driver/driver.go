@@ -82,6 +82,7 @@ type Format struct {
 	Detect func(head, tail []byte) bool // nil for raw, the fallback
 	Open   func(s *Source) (*Image, error)
 	// Create starts an image of size bytes in f. Before Target.Finish it writes nothing that Detect would recognise.
+	// Every format has it: a copy is of the format of its source.
 	Create func(f WriteFile, size int64, o Options) (Target, error)
 	// Reports returns the BIOS geometry of an image of size bytes made by Create. It is nil if such images store no
 	// geometry and the machine chooses one.

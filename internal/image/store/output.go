@@ -481,10 +481,10 @@ type CreateOptions struct {
 // target returns the format and subformat of a copy.
 func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	name := cmp.Or(o.Format, src.Format)
-	f, names := writable(name)
-	if f.Create == nil {
+	f, known := image.ByName(name)
+	if !known {
 		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written; must be one of %s%s", name,
-			strings.Join(names, ", "), ondisk.DidYouMean(name, names...))
+			strings.Join(image.Names(), ", "), ondisk.DidYouMean(name, image.Names()...))
 	}
 	if err := src.HoldsSectors(name, src.Disk.SectorSize()); err != nil {
 		return f, "", err
@@ -525,24 +525,13 @@ func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
 	return f.Reports(size, do)
 }
 
-// writable returns the format with this name, or its zero value if it cannot be written, and the names of all writable
-// formats.
-func writable(name string) (found driver.Format, names []string) {
-	for _, f := range image.Writable() {
-		if names = append(names, f.Name); f.Name == name {
-			found = f
-		}
-	}
-	return found, names
-}
-
 // checkSuffix refuses a DEST whose extension belongs to another format than the copy.
 func checkSuffix(path, format string) error {
 	named := image.SuffixFormat(path)
 	if named == "" || named == format {
 		return nil
 	}
-	if f, _ := writable(named); f.Create == nil {
+	if _, known := image.ByName(named); !known {
 		return ondisk.In(ondisk.ErrUsage, "DEST %s has the file extension of %s, a format that trueup cannot "+
 			"write, and the copy would be %s like SOURCE; choose another name, or add --to %s to keep that format "+
 			"under this name", path, named, format, format)
