@@ -82,7 +82,8 @@ func find(root string, n int, r room, skip map[string]bool, found *[]mutant) ([]
 		return nil, err
 	}
 	var out []*source
-	names, base := map[string]int{}, n*roomIDs-len(*found)
+	before := len(*found)
+	names, base := map[string]int{}, n*roomIDs-before
 	for _, name := range pkg.GoFiles {
 		if fits, err := filepath.Match(cmp.Or(r.files, "*"), name); err != nil || !fits {
 			continue
@@ -99,6 +100,9 @@ func find(root string, n int, r room, skip map[string]bool, found *[]mutant) ([]
 			return nil, err
 		}
 		out = append(out, s)
+	}
+	if len(*found) == before {
+		return nil, fmt.Errorf("room %q of main.go has no mutants in its files %q", r.path, cmp.Or(r.files, "*"))
 	}
 	return out, nil
 }
