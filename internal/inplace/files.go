@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -74,8 +76,10 @@ type files struct {
 	parts []Part
 	open  []*os.File
 	holes []bool // for each file: it has holes, so zeros become holes as well
-	other string // name of a file that replaced the one of the move, or empty
-	end   int64  // end of the storage: of the last part and its tail
+	mu    sync.Mutex
+	data  []disk.Range // for each file: the last range found without holes, guarded by mu
+	other string       // name of a file that replaced the one of the move, or empty
+	end   int64        // end of the storage: of the last part and its tail
 
 	used error // error of a file that another program has open, or nil
 }
@@ -152,6 +156,7 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 		fs.other = p.Name
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
+	fs.data = append(fs.data, disk.Range{})
 	fs.used = cmp.Or(fs.used, used)
 	return lock(f, p.Name)
 }
@@ -272,7 +277,7 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 		if from > e.Len {
 			return nil
 		}
-		got, hole := sys.FromOS(fs.open[i]).Extent(at, n)
+		got, hole := fs.extent(i, at, n)
 		if e.Len == 0 || hole == e.Zero {
 			e.Len, e.Zero = e.Len+got, hole
 		}
@@ -281,10 +286,38 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 	return e, err
 }
 
+// extent returns the hole or data of a file from at on, at most n bytes. It keeps long data, with up to 16 MiB before
+// them: to find their end, a file system walks over all of them, for each stretch.
+func (fs *files) extent(i int, at, n int64) (int64, bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f, data := sys.FromOS(fs.open[i]), &fs.data[i]
+	if at < data.Off || at >= data.End() {
+		got, hole := f.Extent(at, math.MaxInt64-at)
+		if hole || got < n {
+			return min(got, n), hole
+		}
+		*data = disk.Range{Off: at, Len: got}
+		from := units.AlignDown(at, maxChunk)
+		if before, hole := f.Extent(from, at-from); !hole && before == at-from {
+			*data = disk.Range{Off: from, Len: before + got}
+		}
+	}
+	return min(n, data.End()-at), false
+}
+
+// forget drops the kept data of a file, which gets holes.
+func (fs *files) forget(i int) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.data[i] = disk.Range{}
+}
+
 // Zero makes a range read as zero, as a hole if the file already has holes.
 func (fs *files) Zero(off, n int64) error {
 	return fs.each(off, n, func(i int, at, _, n int64) error {
 		if fs.holes[i] {
+			fs.forget(i)
 			if err := sys.FromOS(fs.open[i]).Punch(at, n); !sys.Unsupported(err) {
 				return fs.wrap("make a hole in", i, err)
 			}
@@ -303,6 +336,7 @@ func (fs *files) Zero(off, n int64) error {
 func (fs *files) Truncate(end int64) error {
 	i := len(fs.parts) - 1
 	p := fs.parts[i]
+	fs.forget(i)
 	if err := fs.open[i].Truncate(p.At + end - p.Off); err != nil {
 		return fs.wrap("set size of", i, err)
 	}

@@ -116,7 +116,14 @@ func TestFilesOfADisk(t *testing.T) {
 	}
 	write(2*units.MiB-100, bytes.Repeat([]byte{7}, 200))
 	write(4*units.MiB-10, []byte("end"))
+	hole := func(off int64) bool {
+		e, err := fs.Extent(off, 4*units.KiB)
+		require.NoError(t, err)
+		return e.Zero
+	}
+	require.False(t, hole(units.MiB/2))
 	require.NoError(t, fs.Zero(units.MiB/2, 2*units.MiB))
+	require.True(t, hole(units.MiB/2))
 	clear(want[units.MiB/2 : 5*units.MiB/2])
 	got := make([]byte, len(want))
 	require.NoError(t, ondisk.ReadFull(fs, got, 0))
@@ -129,6 +136,10 @@ func TestFilesOfADisk(t *testing.T) {
 	st, err = sys.Stat(filepath.Join(dir, "b"))
 	require.NoError(t, err)
 	require.Equal(t, 3*units.MiB, st.Size)
+	require.False(t, hole(7*units.MiB/2))
+	require.NoError(t, fs.Truncate(3*units.MiB))
+	require.NoError(t, fs.Truncate(5*units.MiB))
+	require.True(t, hole(7*units.MiB/2))
 	require.NoError(t, fs.Sync())
 	require.NoError(t, fs.Close())
 }
