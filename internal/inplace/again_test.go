@@ -152,7 +152,8 @@ func TestResumeBeforeTheMove(t *testing.T) {
 func FuzzPlan(f *testing.F) {
 	p := &Plan{
 		Version: planVersion, OldSize: 64 * sector, Size: 72 * sector, OldEnd: 64 * sector, End: 72 * sector,
-		Chunk: 4 * sector, Direct: 1 << 20, Pieces: []disk.Shift{shift(0, 0, 2), shift(2, 4, 20), shift(24, 32, 10)},
+		Chunk: 4 * sector, Direct: 1 << 20, Quick: 1 << 10,
+		Pieces:  []disk.Shift{shift(0, 0, 2), shift(2, 4, 20), shift(24, 32, 10)},
 		Patches: []disk.Patch{patch(440, "x"), patch(2*sector, "y")}, Saved: []Saved{{0, make([]byte, markSize)}},
 		Sums: make([]diskcopy.Sum, 3),
 	}
@@ -165,7 +166,7 @@ func FuzzPlan(f *testing.F) {
 			return
 		}
 		m := &mover{plan: p}
-		m.runs, m.steps = p.runs()
+		m.runs, m.steps = p.runs(i%2 == 1)
 		if i < 0 || i >= m.steps {
 			return
 		}

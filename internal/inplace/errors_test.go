@@ -265,7 +265,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for why, change := range map[string]func(p *Plan){
 		"":                   func(*Plan) {},
-		"an earlier version": func(p *Plan) { p.Version = planVersion - 1 },
+		"an earlier version": func(p *Plan) { p.Version = 3 },
 		"a version to come":  func(p *Plan) { p.Version = planVersion + 1 },
 		"a disk of no sector": func(p *Plan) {
 			p.OldSize, p.OldEnd, p.End, p.Pieces, p.Sums = 511, 512, p.Size+1, nil, nil
@@ -279,6 +279,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"long stretches":         func(p *Plan) { p.Chunk = maxChunk + markSize },
 		"odd stretches":          func(p *Plan) { p.Chunk++ },
 		"direct at once":         func(p *Plan) { p.Direct = markSize - 1 },
+		"quick at once":          func(p *Plan) { p.Quick = markSize - 1 },
 		"nothing saved":          func(p *Plan) { p.Saved = nil },
 		"another sector saved":   func(p *Plan) { p.Saved[0].Off = markSize },
 		"half a sector saved":    func(p *Plan) { p.Saved[0].Bytes = p.Saved[0].Bytes[:256] },

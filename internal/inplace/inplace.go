@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -65,6 +67,7 @@ type record struct {
 	Pending int64  `json:"pending,omitempty"`
 	Half    int64  `json:"half,omitempty"`
 	Units   []byte `json:"units,omitempty"` // bitmap of the units of these stretches that are not zero
+	Quick   bool   `json:"quick,omitempty"` // the stretches are those for quick flushes: set before the first one moves
 }
 
 // begin reports the start of a phase that processes pieces.
@@ -88,9 +91,11 @@ type mover struct {
 	log  Log
 
 	runs        []run
-	steps       int64 // of all runs
-	step        int64 // number of stretches done
-	recorded    int64 // number of stretches done according to the last record
+	steps       int64         // of all runs
+	quick       bool          // runs are those for quick flushes
+	flushLimit  time.Duration // of two quick flushes
+	step        int64         // number of stretches done
+	recorded    int64         // number of stretches done according to the last record
 	phase       phase
 	marked      bool  // the mark is on the disk
 	journalHalf int64 // half of the area that the last record uses
@@ -114,8 +119,8 @@ type Options struct {
 // and may be in use again: open writes nothing but its unchanged first sector. On an I/O error it returns a mover, too,
 // for the question whether the disk is in the middle of the move.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
-	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving}
-	m.runs, m.steps = p.runs()
+	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, flushLimit: 2 * quickFlush}
+	m.runs, m.steps = p.runs(false)
 	m.buf = make([]byte, p.Chunk)
 	var err error
 	if m.marked, err = p.marks(s); err != nil {
@@ -137,7 +142,8 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	if err := json.Unmarshal(b[1:], &r); err != nil {
 		return nil, fmt.Errorf("record of the journal: %w: %w", err, ondisk.ErrFormat)
 	}
-	r.Phase = phase(b[0])
+	r.Phase, m.quick = phase(b[0]), r.Quick
+	m.runs, m.steps = p.runs(m.quick)
 	if err := r.check(m); err != nil {
 		return nil, err
 	}
@@ -213,6 +219,7 @@ func (m *mover) complete(r record) error {
 
 // put durably makes r the last record.
 func (m *mover) put(r record) error {
+	r.Quick = m.quick
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -273,16 +280,21 @@ func (m *mover) forward(ctx context.Context) error {
 			return err
 		}
 	}
+	start := time.Now()
 	if _, err := m.disk.WriteAt(p.mark(), 0); err != nil {
 		return err
 	}
 	if err := m.disk.Sync(); err != nil {
 		return err
 	}
+	flush := time.Since(start)
 	if d, ok := m.disk.(Device); ok {
 		d.Reread() // removes the partitions, so that nobody can mount one after a kill
 	}
 	m.phase, m.marked = moving, true
+	if err := m.choose(flush); err != nil {
+		return err
+	}
 	m.begin(diskcopy.PhaseCopy, p.order)
 	for m.step < m.steps {
 		if err := m.one(ctx, false); err != nil {
@@ -295,6 +307,22 @@ func (m *mover) forward(ctx context.Context) error {
 	}
 	m.phase, m.verified = moved, true
 	return m.put(record{Phase: moved, Step: m.steps, Half: m.journalHalf})
+}
+
+// choose chooses the stretches of a new move by the time of two flushes: of the mark, which is given, and of a record.
+// The choice is durable before the first stretch moves.
+func (m *mover) choose(flush time.Duration) error {
+	runs, steps := m.plan.runs(true)
+	if m.log.Record() != nil || slices.Equal(runs, m.runs) {
+		return nil
+	}
+	start := time.Now()
+	err := m.put(record{Phase: moving})
+	if err != nil || flush+time.Since(start) > m.flushLimit {
+		return err
+	}
+	m.runs, m.steps, m.quick = runs, steps, true
+	return m.put(record{Phase: moving})
 }
 
 // undo brings the disk back to its old state.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -26,6 +27,7 @@ type Plan struct {
 	OldEnd, End int64
 	Chunk       int64 // longest stretch, in bytes
 	Direct      int64 // distance in bytes from which on stretches are no longer than their distance, and not saved
+	Quick       int64 `json:",omitempty"` // the same for a storage with quick flushes; 0 means Direct
 	Pieces      []disk.Shift
 	Patches     []disk.Patch
 	Saved       []Saved        // data outside of all pieces; the first sector comes first
@@ -52,8 +54,8 @@ type Saved struct {
 
 const (
 	// planVersion is the version of plans and records. Versions 1 and 2 had other digests, and version 3 had other
-	// records.
-	planVersion = 4
+	// records. Version 4 is version 5 without Quick.
+	planVersion = 5
 	// markSize is the size of the mark, in bytes: firmware reads the first sector, so it is written last.
 	markSize = 512
 	// maxSaved bounds the data outside of all pieces: copies of tables.
@@ -63,6 +65,9 @@ const (
 	// virtual disk with flushes of some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08
 	// (boundaries less 63 sectors).
 	direct = 3 * units.MiB
+	// quick is the same distance for storage with flushes of at most quickFlush. A move from LBA 63 to 1 MiB is longer.
+	quick      = 960 * units.KiB
+	quickFlush = time.Millisecond
 )
 
 // errDiffers marks a disk that differs from the written data.
@@ -75,8 +80,8 @@ func NewPlan(
 ) (*Plan, error) {
 	p := &Plan{
 		Version: planVersion, OldSize: from.OldSize, Size: from.Size, OldEnd: oldEnd,
-		End: from.Size + oldEnd - from.OldSize, Sector: sector, Chunk: maxChunk, Direct: direct, Pieces: from.Pieces,
-		Key: diskcopy.NewKey(),
+		End: from.Size + oldEnd - from.OldSize, Sector: sector, Chunk: maxChunk, Direct: direct, Quick: quick,
+		Pieces: from.Pieces, Key: diskcopy.NewKey(),
 	}
 	for _, x := range from.Patches {
 		p.Patches = append(p.Patches, cutPatch(x)...)
@@ -326,9 +331,9 @@ func (p *Plan) unit() int64 { return max(units.SectorSize, p.Chunk/512) }
 // bitmap returns the size of the bitmap for a stretch, in bytes.
 func (p *Plan) bitmap(n int64) int64 { return (n/p.unit() + 8) / 8 }
 
-// area returns the size of the journal area: two stretches if any stretch overlaps its own new place, otherwise 0.
+// area returns the size of the journal area: two stretches if any stretch may have to be saved, otherwise 0.
 func (p *Plan) area() int64 {
-	runs, _ := p.runs()
+	runs, _ := p.runs(false)
 	if slices.ContainsFunc(runs, func(r run) bool { return r.redo }) {
 		return 2 * p.Chunk
 	}
@@ -344,7 +349,7 @@ func decodePlan(b []byte) (*Plan, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, fmt.Errorf("plan of the journal: %w: %w", err, ondisk.ErrFormat)
 	}
-	if p.Version != planVersion {
+	if p.Version != 4 && p.Version != planVersion {
 		return nil, fmt.Errorf("plan of the journal: version %d, want %d; use the trueup that began the move: %w",
 			p.Version, planVersion, ondisk.ErrUnsupported)
 	}
@@ -367,8 +372,9 @@ func (p *Plan) check() error {
 	case p.OldSize < markSize || p.Size < p.OldSize || p.Size > most || tail < 0 || tail > markSize ||
 		p.End-p.Size != tail:
 		return bad("sizes %d, %d, %d and %d", p.OldSize, p.OldEnd, p.Size, p.End)
-	case p.Chunk < markSize || p.Chunk > maxChunk || p.Chunk%markSize != 0 || p.Direct < markSize:
-		return bad("stretches of %d bytes, direct from byte %d", p.Chunk, p.Direct)
+	case p.Chunk < markSize || p.Chunk > maxChunk || p.Chunk%markSize != 0 || p.Direct < markSize ||
+		p.Quick != 0 && p.Quick < markSize:
+		return bad("stretches of %d bytes, direct from byte %d or %d", p.Chunk, p.Direct, p.Quick)
 	case len(p.Saved) == 0 || p.Saved[0].Off != 0 || len(p.Saved[0].Bytes) != markSize:
 		return bad("the first sector is not saved")
 	case p.Device != "" && (p.OldEnd != p.OldSize || p.Size != p.OldSize || len(p.Files) > 0 || p.Text != nil):

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,6 +50,8 @@ func (d simDisk) Zero(off, n int64) error {
 type simCase struct {
 	name          string
 	chunk, direct int64 // sectors
+	quick         int64 // sectors; 0 without a choice by the time of a flush
+	slow          bool  // flushes are not quick
 	plan          *plan.Plan
 	tail, newTail []byte
 	zero          []disk.Range // of the old disk, in addition to every seventh sector
@@ -150,6 +153,8 @@ func simCases(t *testing.T) []simCase {
 			tail: footer("old"), newTail: footer("new"),
 		}.simulate(t, 47), // data before the footer are saved together with it
 		simCase{name: "saved as one over holes", chunk: 4, direct: 1 << 20, plan: mbr(), zero: empty}.simulate(t),
+		simCase{name: "quick flushes", chunk: 8, direct: 1 << 20, quick: 1, plan: mbr(), zero: empty}.simulate(t),
+		simCase{name: "slow flushes", chunk: 8, direct: 1 << 20, quick: 1, slow: true, plan: mbr()}.simulate(t),
 	}
 }
 
@@ -220,7 +225,7 @@ func (x *trial) open(begin bool) (*mover, error) {
 			Options{Jobs: 1}); err != nil {
 			return nil, err
 		}
-		p.ID, p.Chunk, p.Direct = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector
+		p.ID, p.Chunk, p.Direct, p.Quick = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector, x.c.quick*sector
 		var blob []byte
 		if blob, err = p.encode(); err == nil {
 			j, err = journal.Create(file, "in-place", journal.ID{1}, blob, p.area())
@@ -243,7 +248,10 @@ func (x *trial) open(begin bool) (*mover, error) {
 	}
 	m, err := open(p, d, l, Options{Jobs: 1})
 	if err == nil {
-		m.look = x.look
+		m.look, m.flushLimit = x.look, time.Hour
+		if x.c.slow {
+			m.flushLimit = -1
+		}
 	}
 	if err == nil && x.f.noRedo {
 		for i := range m.runs {
@@ -481,6 +489,28 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
+// TestCrashesOfTheUsualMove simulates a move from LBA 63 to 2048 with the sizes of a real one. Its stretches are as
+// long as the way, and not saved.
+func TestCrashesOfTheUsualMove(t *testing.T) {
+	t.Parallel()
+	c := simCase{
+		chunk: maxChunk / sector, direct: direct / sector, quick: quick / sector, plan: &plan.Plan{
+			OldSize: 3600 * sector, Size: 5585 * sector,
+			Pieces:  []disk.Shift{shift(0, 0, 1), shift(63, 2048, 3537)},
+			Patches: []disk.Patch{patch(446, "entry"), patch(2048*sector+28, "2048")},
+		},
+	}.simulate(t)
+	whole := newTrial(c, faulty{})
+	m, err := whole.open(true)
+	require.NoError(t, err)
+	require.NoError(t, m.finish(t.Context()))
+	require.Equal(t, []run{{shift(63, 2048, 3537), 1985 * sector, 0, 2, false}}, m.runs)
+	var s simulation
+	s.points(c, faulty{}, 4)
+	t.Logf("%d trials, %d wrong", s.trials, s.wrong)
+	require.NoError(t, s.first)
+}
+
 // TestCrashesShowFaults shows that TestCrashes can fail: it detects each omission in the protocol.
 func TestCrashesShowFaults(t *testing.T) {
 	t.Parallel()
@@ -503,6 +533,10 @@ func TestCrashesShowFaults(t *testing.T) {
 		{"direct, the journal is not flushed", cases[1], faulty{lie: "journal"}},
 		{"direct, every fourth record", cases[1], faulty{records: 4}},
 		{"zeros as long as the way, the disk is not flushed", cases[2], faulty{lie: "disk"}},
+		{"quick, the disk is not flushed", cases[8], faulty{lie: "disk"}},
+		{"quick, the journal is not flushed", cases[8], faulty{lie: "journal"}},
+		{"quick, every fourth record", cases[8], faulty{records: 4}},
+		{"slow, the disk is not flushed", cases[9], faulty{lie: "disk"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()

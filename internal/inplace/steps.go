@@ -32,11 +32,16 @@ const (
 	maxMany = 64   // bounds the stretches that move together: their bitmap must fit into a record
 )
 
-// runs returns the pieces that move and the number of their stretches. No piece overwrites a later one.
-func (p *Plan) runs() (out []run, steps int64) {
+// runs returns the pieces that move and the number of their stretches, with or without quick flushes. No piece
+// overwrites a later one.
+func (p *Plan) runs(quick bool) (out []run, steps int64) {
+	direct := p.Direct
+	if quick {
+		direct = min(direct, cmp.Or(p.Quick, direct))
+	}
 	for _, x := range p.order {
 		r := run{Shift: x, first: steps, n: p.Chunk}
-		if far := distance(x); far >= p.Direct && far < p.Chunk {
+		if far := distance(x); far >= direct && far < p.Chunk {
 			r.n = units.AlignDown(far, units.SectorSize)
 		}
 		r.redo = min(r.n, r.Len) > distance(x)
