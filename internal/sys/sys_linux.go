@@ -438,16 +438,20 @@ func Writers(proc string, each func(w Writer) bool) {
 		at := filepath.Join(proc, p)
 		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
 			descriptors++
-			target, err := os.Readlink(filepath.Join(at, "fd", fd)) // of a pipe or a socket no path
-			if err != nil || !filepath.IsAbs(target) || !writes(filepath.Join(at, "fdinfo", fd)) {
+			link := filepath.Join(at, "fd", fd)
+			target, err := os.Readlink(link) // of a pipe or a socket no path
+			if errors.Is(err, fs.ErrPermission) {
+				break // the kernel decides by the process
+			}
+			if err != nil || !filepath.IsAbs(target) || !writable(link) || !writes(filepath.Join(at, "fdinfo", fd)) {
 				continue // before Stat, which can hang on a dead network server
 			}
-			st, err := Stat(filepath.Join(at, "fd", fd))
+			st, err := Stat(link)
 			if err != nil {
 				continue
 			}
-			name, _ := os.ReadFile(filepath.Join(at, "comm")) //nolint:gosec // of the kernel
-			if !each(Writer{PID: pid, Program: strings.TrimSuffix(string(name), "\n"), File: st}) {
+			name := read(filepath.Join(at, "comm"))
+			if !each(Writer{PID: pid, Program: strings.TrimSuffix(name, "\n"), File: st}) {
 				return
 			}
 		}
@@ -456,22 +460,41 @@ func Writers(proc string, each func(w Writer) bool) {
 
 // list returns up to most names in a folder, or none if it cannot be read.
 func list(folder string, most int) []string {
-	f, err := os.Open(folder) //nolint:gosec // of the kernel
-	if err != nil || most <= 0 {
+	if most <= 0 {
 		return nil
 	}
+	fd, err := openat(unix.AT_FDCWD, folder, aFolder, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), folder)
 	defer f.Close()
 	names, _ := f.Readdirnames(most)
 	return names
 }
 
+// read returns the first 4 KiB of a file of the kernel, by a third of the system calls of os.ReadFile.
+func read(path string) string {
+	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY, 0)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = shut(&fd) }() // nothing was written
+	b := make([]byte, 4<<10)
+	n, _ := retryValue(func() (int, error) { return unix.Read(fd, b) })
+	return string(b[:max(0, n)])
+}
+
+// writable reports whether the link of a descriptor can be one that is open for writing. Spec: fs/proc/fd.c of Linux,
+// tid_fd_update_inode.
+func writable(link string) bool {
+	st, err := os.Lstat(link)
+	return err == nil && st.Mode()&0o200 != 0
+}
+
 // writes reports whether a descriptor is open for writing, from its fdinfo file.
 func writes(info string) bool {
-	b, err := os.ReadFile(info) //nolint:gosec // of the kernel
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(b), "flags:")
+	_, rest, _ := strings.Cut(read(info), "flags:")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
 		return false
