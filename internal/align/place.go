@@ -248,10 +248,7 @@ func byOffset(p boot.Partition, boundary Boundary, sector int64) Finding {
 	f.Text = fmt.Sprintf("%s at LBA %d (byte %d) of the disk and at byte %d of the file, a multiple of %s: that "+
 		"counts, because a hypervisor runs the file as it is", starts(p), p.Off/sector, p.Off, p.InFile,
 		boundary.Text())
-	f.Remedy = "none needed; align moves it, because its copy begins with the disk"
-	if p.Number == 0 {
-		f.Remedy = "none needed; a copy that is not made by trueup offset loses it"
-	}
+	f.Remedy = "none needed; align moves a partition, because its copy begins with the disk"
 	return f
 }
 
