@@ -271,3 +271,20 @@ func TestOffsetOfSlices(t *testing.T) {
 		require.Equal(t, 3-c.is, trueup(t, "inspect", plain).code)
 	}
 }
+
+// TestProofOfAGPTOnADevice proves a GPT on a larger device by the command of the result. Its backup is at the end of
+// the disk, and not of the device.
+func TestProofOfAGPTOnADevice(t *testing.T) {
+	t.Parallel()
+	raw := filepath.Join(t.TempDir(), "gpt.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", gptBootDisk(t), raw).code)
+	st, err := os.Stat(raw)
+	require.NoError(t, err)
+	device, file := destDevice(t, st.Size()+3<<20)
+	at := strconv.FormatInt(trueupJSON[jsonOffset](t, 0, "offset", raw, device).Offset.At, 10)
+	require.NotEqual(t, "0", at)
+	r := trueup(t, "verify", "--dest-offset", at, raw, device)
+	require.Equal(t, 0, r.code, r.stdout)
+	disktest.WriteAt(t, file, st.Size(), []byte("other"))
+	require.Equal(t, 5, trueup(t, "verify", "--dest-offset", at, raw, device).code)
+}

@@ -102,7 +102,11 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 		return nil, nil, err
 	}
 	like := cmp.Or(f.Sectors, s.Image.Disk.SectorSize())
-	d, err = f.OpenSource(dest, realign.Reading{Like: like, Offset: f.destOffset})
+	at := realign.Reading{Like: like, Offset: f.destOffset}
+	if f.destOffset != 0 && realign.IsDevice(dest) {
+		at.Size = s.Image.Disk.Size() // the device can be larger
+	}
+	d, err = f.OpenSource(dest, at)
 	if err != nil {
 		s.Close()
 		return nil, nil, err

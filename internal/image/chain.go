@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -34,7 +35,7 @@ type chain struct {
 	allow, search []string // see Options
 	// sector is the sector size of the main image, for a format that does not store it; 0 if unspecified.
 	sector int64
-	offset int64 // of the disk in a raw file, bytes
+	place  disk.Range // of the disk in a raw file
 }
 
 // open opens the image in main. want is the required format, or empty.
@@ -46,7 +47,7 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		Open: func(name string) (driver.File, error) { return c.extent(name, level) },
 	}
 	if level == 0 {
-		src.SectorSize, src.Offset = c.sector, c.offset
+		src.SectorSize, src.Place = c.sector, c.place
 	}
 	src.Parent = func(ref driver.ParentRef) (_ *driver.Image, err error) {
 		parent, err = c.parent(ref)

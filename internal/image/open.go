@@ -69,8 +69,8 @@ type Options struct {
 	// SectorSize is the sector size of a raw image in bytes. The default is the sector size of the device, or 512 for a
 	// file.
 	SectorSize int64
-	// Offset is the byte of a raw file at which its disk begins.
-	Offset int64
+	// Place is the range of a raw file that holds its disk. A length of 0 means up to the end.
+	Place disk.Range
 	// Beside is the known content of the image's folder; if nil, the folder is read.
 	Beside *Beside
 	// Allow lists further folders for parents and extents, see gate.Allow. Search lists the folders in which a parent
@@ -122,7 +122,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 		sector = fourK // disks have no other size; CDs do
 	}
 	c := &chain{
-		img: img, above: []driver.File{main}, sector: sector, offset: o.Offset, allow: o.Allow, search: o.Search,
+		img: img, above: []driver.File{main}, sector: sector, place: o.Place, allow: o.Allow, search: o.Search,
 	}
 	c.gate = func(name string, level int) (driver.File, error) {
 		return img.opened(level)(c.file().Beside(name))
@@ -306,7 +306,7 @@ func OpenAlone(
 	f gate.Remote, path string, o Options, further func(name string) (driver.File, error),
 ) (*Image, error) {
 	img := &Image{Opened: gate.Opened{Remote: f}, Path: path, known: &Beside{}}
-	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize, offset: o.Offset}
+	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize, place: o.Place}
 	c.gate = func(name string, _ int) (driver.File, error) {
 		if further != nil {
 			return further(name)
@@ -523,7 +523,7 @@ func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Ran
 		Opened: gate.Opened{Dir: dir, Base: f.Name(), Handles: []*gate.File{f}}, members: []*section{main},
 		digest: o.Digest,
 	}
-	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize, offset: o.Offset}
+	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize, place: o.Place}
 	c.gate = func(name string, _ int) (driver.File, error) {
 		if err := gate.CheckName(name); err != nil {
 			return nil, err

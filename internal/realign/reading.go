@@ -34,6 +34,7 @@ type Reading struct {
 	SectorSize int64  // of the disk, in bytes
 	Like       int64  // default sector size of a raw image, in bytes; 0 for its own
 	Offset     int64  // of the disk in a raw file, in bytes
+	Size       int64  // of the disk at Offset, in bytes; 0 for the rest of the file
 
 	Claimed bool // this run has claimed the device, so no other program uses it
 
@@ -68,7 +69,8 @@ func FindWriters() Writers {
 // Options returns the options for opening the image. It refuses an unknown format or a missing folder.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
-	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like), Offset: r.Offset}
+	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
+	o.Place = disk.Range{Off: r.Offset, Len: r.Size}
 	if format != "" && !slices.Contains(image.Names(), format) {
 		err := ondisk.NoChoice("--format", r.Format, image.Names()...)
 		if slices.Contains([]string{"text", "json", "csv", "html"}, r.Format) {

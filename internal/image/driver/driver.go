@@ -39,8 +39,9 @@ type Source struct {
 	Level int
 	// SectorSize is the sector size of the disk in bytes, for a format without such a field; 0 means unspecified.
 	SectorSize int64
-	// Offset is the byte of the file at which the disk begins, for a format without such a field.
-	Offset int64
+	// Place is the range of the file that holds the disk, for a format without such a field. A length of 0 means up to
+	// the end.
+	Place disk.Range
 }
 
 // parentShare divides the cache size of a parent: a chain of sixteen images needs three times the memory of one.

@@ -21,20 +21,23 @@ var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
 	size, sector := s.File.Size(), cmp.Or(s.SectorSize, units.SectorSize)
-	size -= s.Offset
+	size -= s.Place.Off
+	if s.Place.Len != 0 {
+		size = min(size, s.Place.Len)
+	}
 	switch {
-	case s.Offset != 0 && (size <= 0 || size%sector != 0):
+	case s.Place.Off != 0 && (size <= 0 || size%sector != 0):
 		return nil, ondisk.In(ErrNone, "no disk at byte %d: the file has %d bytes, and a disk of whole sectors of %d "+
-			"bytes must follow", s.Offset, s.File.Size(), sector)
+			"bytes must follow", s.Place.Off, s.File.Size(), sector)
 	case size == 0:
 		return nil, notRaw(size, sector)
 	case size%sector != 0:
 		return padded(s.File, size, sector)
 	}
 	img := &driver.Image{Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: size - off, Src: s.File, Off: s.Offset + off}, nil
+		return disk.Run{Len: size - off, Src: s.File, Off: s.Place.Off + off}, nil
 	})}
-	if img.Flat = s.Offset == 0; img.Flat {
+	if img.Flat = s.Place.Off == 0; img.Flat {
 		img.Around = func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, nil }
 	}
 	return img, nil

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
@@ -398,7 +399,8 @@ func (o *Parts) image(format string, sector, offset int64) (*image.Image, error)
 	if err != nil {
 		return nil, err
 	}
-	img, err := image.OpenIn(d, o.base, image.Options{Format: format, SectorSize: sector, Offset: offset})
+	place := disk.Range{Off: offset}
+	img, err := image.OpenIn(d, o.base, image.Options{Format: format, SectorSize: sector, Place: place})
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
