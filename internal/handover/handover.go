@@ -421,6 +421,8 @@ func (h *Handover) Undo(ctx context.Context, discard bool) (w journal.Work, d jo
 // remove removes the files of the disk and the journal, unless a program has the disk open, or, without discard, a
 // guest may have written to it.
 func (h *Handover) remove(ctx context.Context, discard bool) (err error) {
+	// Before a guest could start, the overlay can be incomplete.
+	discard = discard || h.held.Work.Phase == journal.Begun
 	for _, path := range h.image.files() {
 		release, missing := claim(path)
 		switch {
@@ -428,7 +430,7 @@ func (h *Handover) remove(ctx context.Context, discard bool) (err error) {
 			defer func() { err = errors.Join(err, release()) }()
 		case !errors.Is(missing, fs.ErrNotExist):
 			return missing
-		case !discard && h.held.Work.Phase != journal.Begun:
+		case !discard:
 			return h.used(path + " was moved or removed")
 		}
 	}
@@ -445,18 +447,13 @@ func (h *Handover) remove(ctx context.Context, discard bool) (err error) {
 	return errors.Join(h.plan.Release(h.held.Plan()), h.held.Remove())
 }
 
-// unused returns a refusal if a guest may have written to the overlay. Before a guest could start, the overlay can be
-// incomplete.
+// unused returns a refusal if a guest may have written to the overlay.
 func (h *Handover) unused(ctx context.Context) error {
-	begun := h.held.Work.Phase == journal.Begun
 	d, err := h.image.describe(ctx)
-	if ctx.Err() != nil || err != nil && begun {
-		return ctx.Err()
-	}
 	if err != nil {
-		return h.used("qemu-img cannot read it")
+		return cmp.Or(ctx.Err(), h.used("qemu-img cannot read it"))
 	}
-	if allocated, err := h.image.has(ctx, true); err != nil || allocated || !begun && !d.closedWell() {
+	if allocated, err := h.image.has(ctx, true); err != nil || allocated || !d.closedWell() {
 		return cmp.Or(err, h.used("a guest may have written to it"))
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -215,7 +216,7 @@ func (i *image) each(ctx context.Context, visit func(extent) error) error {
 	if err != nil {
 		_ = cmd.Process.Kill()
 	}
-	if failed := cmd.Wait(); err == nil && failed != nil {
+	if failed := cmd.Wait(); failed != nil && (err == nil || errors.Is(err, io.EOF)) {
 		err = fmt.Errorf("qemu-img map: %w", failed)
 	}
 	return err
