@@ -319,7 +319,7 @@ func TestHandoverFindsAByte(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(resumed.stdout), &r))
 	require.Equal(t, "differs", r.Proof)
 	require.Equal(t, extents[0].Start, r.Differences[0].Off)
-	require.FileExists(t, h.dest+".trueup", "it is not taken for proved")
+	require.Contains(t, trueup(t, "finish", "--force", h.dest).stderr, "bytes that it did not write differ")
 }
 
 // An interrupt removes a disk that no guest has used, and no other one.

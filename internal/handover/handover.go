@@ -349,7 +349,7 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.held.Close()) }()
-	if h.held.Work.Phase == journal.Alone {
+	if p := h.held.Work.Phase; p == journal.Alone || p == journal.Differing {
 		if _, err := os.Lstat(h.image.overlay); err == nil || h.state.Proved == 0 {
 			return h.prove(ctx)
 		}
@@ -562,7 +562,7 @@ func (h *Handover) prove(ctx context.Context) (r *Result, err error) {
 	h.state.Proved = map[string]journal.Phase{full: journal.Kept, partial: journal.Unproved}[r.Proof]
 	switch {
 	case r.Proof == differs:
-		return r, nil
+		return r, h.enter(journal.Differing)
 	case h.image.data != "":
 		if err = h.enter(journal.Alone); err == nil {
 			err = errors.Join(os.Remove(h.image.overlay), h.held.SyncFolder())

@@ -500,9 +500,10 @@ const HandedOver = "handed-over"
 
 // Phases of a handover after Begun.
 const (
-	Given    Phase = 'g' // a guest may run on the disk, which still needs its source
-	Alone    Phase = 'a' // the disk has all bytes
-	Unproved Phase = 'p' // compared, but the writes of the guest are unknown; Kept is a full proof
+	Given     Phase = 'g' // a guest may run on the disk, which still needs its source
+	Alone     Phase = 'a' // the disk has all bytes
+	Differing Phase = 'd' // compared, and it differs
+	Unproved  Phase = 'p' // compared, but the writes of the guest are unknown; Kept is a full proof
 )
 
 // States lists the phases of each kind of run with their states, the rows of states.json. A row names its phases by
