@@ -419,7 +419,7 @@ func TestHandoverTorture(t *testing.T) {
 	for seed := range kills {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(seed), 39))
-			if !tortureHandover(t, source, disktest.ReadFile(t, aligned), random) {
+			if !tortureHandover(t, sampleDisk(t), disktest.ReadFile(t, aligned), random) {
 				early++
 			}
 		})
