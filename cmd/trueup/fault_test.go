@@ -558,8 +558,9 @@ func TestBelowNamesOtherFileSystems(t *testing.T) {
 	lib := t.TempDir()
 	other := filepath.Join(lib, "other")
 	require.NoError(t, os.Mkdir(other, 0o755))
-	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib)
+	r := privateMount(t, "size=1m", other, builtPath, "finish", "--below", lib, "--json")
 	require.Equal(t, 4, r.code, r.stderr)
+	require.Equal(t, "unsupported", errorCode(t, r))
 	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; name it with --below")
 }
 

@@ -284,7 +284,7 @@ func disksBelow(folder string) (disks []string, unread map[string]error, err err
 			unread[path] = fmt.Errorf("%s: %w", path, sys.Cause(err))
 		case st.Mode.IsDir() && st.Device != top.Device:
 			unread[path] = fmt.Errorf("%s: %w", path, &ondisk.Refusal{
-				Code: "file-system", Reason: "the folder is on another file system", Remedy: "name it with --below",
+				Code: "unsupported", Reason: "the folder is on another file system", Remedy: "name it with --below",
 			})
 			return fs.SkipDir
 		case !st.Mode.IsRegular() || !strings.HasSuffix(path, journal.Suffix) || e.Name() == journal.Suffix:
