@@ -20,6 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -211,4 +212,5 @@ func TestSchemaListsTheTables(t *testing.T) {
 	}
 	require.ElementsMatch(t, codes, enum(t, "$defs", "boot_code", "properties", "name"))
 	require.ElementsMatch(t, image.Names(), enum(t, "$defs", "format"))
+	require.ElementsMatch(t, ondisk.Codes, enum(t, "$defs", "error", "properties", "code"))
 }

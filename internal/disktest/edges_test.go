@@ -6,11 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 const module = "github.com/trueup/trueup/"
@@ -292,6 +295,19 @@ func packages(t *testing.T) []listed {
 		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
 		if len(p.GoFiles) > 0 {
 			all = append(all, p)
+		}
+	}
+}
+
+// Readers of JSON reject codes that are not listed.
+func TestCodesOfRefusals(t *testing.T) {
+	literal := regexp.MustCompile(`(?:Refusal\{\s*Code:|\bs\.refuse\(|r\.Code =) *"([^"]*)"`)
+	for _, p := range packages(t) {
+		for _, name := range p.GoFiles {
+			path := filepath.Join(p.Dir, name)
+			for _, code := range literal.FindAllSubmatch(ReadFile(t, path), -1) {
+				require.Contains(t, ondisk.Codes, string(code[1]), "%s: add the code to ondisk.Codes", path)
+			}
 		}
 	}
 }

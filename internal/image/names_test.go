@@ -139,11 +139,9 @@ func TestOtherUserThatIsNotListed(t *testing.T) {
 	}
 }
 
-// Each format has its name; TestSchemaListsTheTables of cli compares the names with docs/schema.
-func TestNamesOfFormats(t *testing.T) {
+// TestSchemaListsTheTables of cli compares the names of formats with docs/schema.
+func TestFormatsAreWritten(t *testing.T) {
 	t.Parallel()
-	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names(),
-		"a new format belongs into this list, and into docs/schema/common.json")
 	for f := range image.All {
 		require.NotNil(t, f.Create, "format %s needs a Create", f.Name)
 	}

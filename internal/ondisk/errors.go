@@ -24,6 +24,12 @@ var (
 	ErrUsage       = errors.New("usage")  // a request that can never be right, such as a DEST that is the source
 )
 
+// Codes lists the error codes of the JSON output.
+var Codes = []string{
+	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
+	"interrupted", "unfinished",
+}
+
 // FormatError reports a field of a structure with an illegal value.
 type FormatError struct {
 	What  string // the structure: "vmdk header", "mbr"
@@ -145,7 +151,7 @@ type Issue struct {
 //
 //nolint:errname // "refusal" is the word of the product contract
 type Refusal struct {
-	Code   string // error code of the JSON output: "unsupported", "busy", "reference", "format"
+	Code   string // one of Codes
 	Reason string
 	Remedy string
 }

@@ -110,12 +110,6 @@ func texts[T ~string](all ...T) (out []string) {
 	return out
 }
 
-// errorCodes lists the codes for errors of an image, as in docs/schema/common.json.
-var errorCodes = []string{
-	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
-	"unfinished",
-}
-
 // bounded describes a field of a struct within a row.
 type bounded struct {
 	at     int
@@ -138,7 +132,7 @@ func boundedOf(t reflect.Type) []bounded {
 		if f.Anonymous || name != "" && name != "-" && !slices.Contains(signed, t.Name()+"."+f.Name) {
 			b := bounded{n, name, options == "omitempty", words[f.Type]}
 			if t == reflect.TypeFor[report.Error]() && f.Name == "Code" {
-				b.words = errorCodes
+				b.words = ondisk.Codes
 			}
 			out = append(out, b)
 		}
