@@ -139,7 +139,7 @@ UNRACED := Corpus|Hostile|Huge|ByQemuImg|OptimizedGrains|Deterministic|Truncated
 MACHINE = $(shell { id -u; uname -r; cat /var/lib/dpkg/status || :; find /usr/local/lib/trueup-tests ../shared/corpus -type f -printf '%p %s %T@\n'; } 2>/dev/null | sha256sum)
 RUN ?=
 # The packages with the test of RUN.
-PACKAGES ?= $(if $(RUN),$(or $(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd fleet internal)))),$(error no test of cmd, fleet and internal is named $(RUN))),./...)
+PACKAGES ?= $(if $(RUN),$(or $(addprefix ./,$(sort $(dir $(shell grep -rlE --include='*_test.go' '^func ($(firstword $(subst /, ,$(RUN))))' cmd fleet internal)))),$(error no test of cmd, fleet and internal is named $(RUN); for recipes and release: cd recipes && $(APART) go test -run '$(RUN)')),./...)
 
 .PHONY: test
 test: export TRUEUP_MACHINE = $(MACHINE)

@@ -126,7 +126,8 @@ func TestAllRecipes(t *testing.T) {
 		if elsewhere || strings.HasSuffix(title[1], "(not run)") {
 			continue
 		}
-		require.Contains(t, tests.String(), `follow("`+title[1]+`")`)
+		require.True(t, strings.Contains(tests.String(), `follow("`+title[1]+`")`),
+			"recipe %q: write a test that calls follow(%q), or end its heading with (not run)", title[1], title[1])
 	}
 }
 
