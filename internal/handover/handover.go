@@ -27,6 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -461,7 +462,7 @@ func (h *Handover) unused(ctx context.Context) error {
 
 // used refuses to remove DEST.
 func (h *Handover) used(why string) error {
-	remedy := h.held.Work.Command("undo", "--discard-writes") + " removes it"
+	remedy := shell.Command("handover", []string{"--undo", "--discard-writes"}, h.Dest) + " removes it"
 	if h.held.Work.Resume == "" {
 		remedy += "; " + h.held.Work.Command("resume") + " goes on"
 	}
