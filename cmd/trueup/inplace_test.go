@@ -512,8 +512,8 @@ func (c *moveCase) callsFail(t *testing.T, command string) {
 }
 
 // TestMoveOnAFullFileSystem fills the file system in the middle of a move, before the journal has saved its second
-// stretch. Resume and undo fail with the reason, and continue when there is room. The move is by less than 960 KiB, since
-// a longer one saves nothing where flushes are quick.
+// stretch. Resume and undo fail with the reason, and continue when there is room. The move is by less than 960 KiB,
+// since a longer one saves nothing where flushes are quick.
 func TestMoveOnAFullFileSystem(t *testing.T) {
 	t.Parallel()
 	raw, folder := noisyDisk(t, 24), t.TempDir()

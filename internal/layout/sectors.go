@@ -164,7 +164,7 @@ func (l *Layout) strangeInLVM(m *metered, r disk.Range, probe prober, partition 
 			return fmt.Errorf("logical volume %s: %w", lv.Name, err)
 		}
 		m.count(v)
-		l.strange(partition, v.Innermost(), fmt.Sprintf(" in the logical volume %s", lv.Name))
+		l.strange(partition, v.Innermost(), " in the logical volume "+lv.Name)
 	}
 	return nil
 }
