@@ -265,7 +265,8 @@ var edges = map[string][]string{
 	},
 	// It also fails the reads of a guest.
 	"internal/disktest/boottest": {
-		"internal/boot", "internal/layout", "internal/disktest", "internal/table", "internal/volume/identify",
+		"internal/boot", "internal/layout", "internal/disktest", "internal/table", "internal/volume",
+		"internal/volume/identify",
 	},
 	"internal/disktest/outcome": {"internal/disktest"}, // for the texts of skipped tests
 	"internal/disktest/mutants": nil,                   // a separate program that runs the tests of other packages

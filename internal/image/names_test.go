@@ -139,14 +139,6 @@ func TestOtherUserThatIsNotListed(t *testing.T) {
 	}
 }
 
-// TestSchemaListsTheTables of cli compares the names of formats with docs/schema.
-func TestFormatsAreWritten(t *testing.T) {
-	t.Parallel()
-	for f := range image.All {
-		require.NotNil(t, f.Create, "format %s needs a Create", f.Name)
-	}
-}
-
 // inOtherCharsets are file names in character sets of VMware: as text, and in the bytes of a descriptor. Sources: the
 // tables of unicode.org, MAPPINGS/VENDORS/MICSFT.
 var inOtherCharsets = []struct{ charset, text, stored string }{

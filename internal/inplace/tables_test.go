@@ -9,15 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
-	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // drawn is a random disk of a few partitions: the sectors of its tables are written, and the positions of other data
@@ -130,17 +127,7 @@ func (d *drawn) noise(lba int64) {
 // plan is trueup's plan for the disk, without reading volumes.
 func (d *drawn) plan(t *testing.T) *plan.Plan {
 	t.Helper()
-	src := d.disk()
-	tab, err := table.Read(src)
-	require.NoError(t, err)
-	l := &layout.Layout{
-		Size: src.Size(), SectorSize: sector, Table: tab, Boot: &boot.Result{Code: boot.Empty}, Issues: tab.Issues,
-		Geometry: table.Geometry{Heads: 255, Sectors: 63},
-	}
-	for _, p := range tab.Partitions {
-		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
-	}
-	require.NoError(t, l.ReadGaps(src))
+	l := boottest.Bare(t, d.disk())
 	p, err := plan.New(l, align.Goal{Must: align.SmallestBoundary, Want: align.BoundaryOf(4096 << d.IntN(2))})
 	require.NoError(t, err)
 	return p

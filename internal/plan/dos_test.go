@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -64,7 +65,7 @@ func (d dice) dosDisk() *dosDisk {
 // layout returns the drives that DOS finds on a disk.
 func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 	t.Helper()
-	l := bare(t, d)
+	l := boottest.Bare(t, d)
 	l.Geometry = o.geometry
 	for i := range l.Partitions {
 		if l.Partitions[i].Kind != table.Extended {
@@ -163,7 +164,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, start := chainOfDOS(c.kind, 20, c.off)
-			l := bare(t, s.disk())
+			l := boottest.Bare(t, s.disk())
 			l.Geometry, l.Boot = table.Geometry{Heads: 16, Sectors: 63}, &boot.Result{Code: c.code}
 			for i := range l.Partitions {
 				l.Partitions[i].Volume = &volume.Volume{Kind: c.fs}
@@ -185,7 +186,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 	const cylinderSize = 16 * 63 * sector
 	for cylinder, refused := range map[int64]bool{1022: false, 1023: true} {
 		s, start := chainOfDOS(0x05, cylinder, 0)
-		l := bare(t, s.disk())
+		l := boottest.Bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
 		p := newPlan(t, l, align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary})
 		require.Empty(t, p.Refusals(true))
@@ -202,7 +203,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, p.Places, again.Places)
 		require.Equal(t, p.Patches, again.Patches)
-		after := bare(t, p.View(s.disk()))
+		after := boottest.Bare(t, p.View(s.disk()))
 		after.Geometry = l.Geometry
 		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
 		requireSettled(t, after, goal, "")
@@ -215,7 +216,7 @@ func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	s, start := chainOfDOS(0x05, 1023, 0)
 	tableforge.PutSlot(s.bytes[0], 0, 0, slot(6, 2048, 100))
 	tableforge.PutSlot(s.bytes[0], 0, 2, slot(6, 5000, uint32(start-5000)))
-	l := bare(t, s.disk())
+	l := boottest.Bare(t, s.disk())
 	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
 	p := newPlan(t, l, kept)
 	require.Empty(t, p.Refusals(false))
@@ -245,7 +246,7 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 					tableforge.PutSlot(f, 0, 1, slot(5, uint32((i+1)*cylinder), cylinder))
 				}
 			}
-			l := bare(t, s.disk())
+			l := boottest.Bare(t, s.disk())
 			l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
 			for i := range l.Partitions {
 				kind := volume.Ext4
@@ -325,7 +326,7 @@ func TestFATBehindTheLastCylinder(t *testing.T) {
 	} {
 		s := &sparse{sectors: int64(tc.start + tc.sectors), bytes: map[int64]forge.Bytes{}}
 		s.bytes[0] = tableforge.NewMBR(1, slot(tc.kind, tc.start, tc.sectors))
-		l := bare(t, s.disk())
+		l := boottest.Bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: heads, Sectors: track}
 		l.Partitions[0].Volume = &volume.Volume{Kind: volume.FAT16}
 		goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -108,7 +109,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
 		drawn := d.mbr()
 		source := drawn.disk()
-		before := bare(t, source)
+		before := boottest.Bare(t, source)
 		again := fmt.Sprintf("disk %d", i)
 		goal := d.goal(before)
 		goal.Must = align.BoundaryOf(4096 << d.IntN(2))
@@ -120,7 +121,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 
 		// The plan is the same for a disk whose zeros are all stored.
 		stored := disktest.Head(t, source, source.Size())
-		q, err := plan.New(bare(t, disktest.Memory(stored)), p.Goal)
+		q, err := plan.New(boottest.Bare(t, disktest.Memory(stored)), p.Goal)
 		require.NoError(t, err, again)
 		require.Equal(t, p.Pieces, q.Pieces, again)
 		require.Equal(t, p.Patches, q.Patches, again)
@@ -141,7 +142,7 @@ func TestTablesAtTheLimit(t *testing.T) {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), far: true}
 		drawn := d.mbr()
 		source := drawn.disk()
-		before := bare(t, source)
+		before := boottest.Bare(t, source)
 		if !before.Table.Plausible() {
 			continue
 		}
@@ -154,7 +155,7 @@ func TestTablesAtTheLimit(t *testing.T) {
 		}
 		planned++
 		view := p.View(source)
-		after := bare(t, view)
+		after := boottest.Bare(t, view)
 		checkPlaces(t, p, before, after, again)
 		checkBytes(t, p, before, after, again)
 		drawn.checkStray(t, view, again)
@@ -168,7 +169,7 @@ func TestRecordBeyondTheLimit(t *testing.T) {
 	const start, sectors = 1<<32 - 4095, 2048
 	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]forge.Bytes{}}
 	s.bytes[0] = tableforge.NewMBR(1, slot(0x83, start, sectors), slot(0x05, start+sectors, 4095-sectors))
-	before := bare(t, s.disk())
+	before := boottest.Bare(t, s.disk())
 	require.True(t, before.Table.Plausible())
 	p := newPlan(t, before, align.Goal{Must: align.Kept, Want: align.Kept})
 	require.Len(t, p.Refusals(true), 1)

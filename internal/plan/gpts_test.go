@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -277,7 +278,7 @@ func TestOddGPTs(t *testing.T) {
 		g := d.oddGPT()
 		source := g.disk()
 		again := fmt.Sprintf("table %d, %s", i, g.damaged)
-		before := bare(t, source)
+		before := boottest.Bare(t, source)
 		require.Equal(t, table.GPT, before.Table.Scheme, again)
 		goal := d.goal(before)
 		p, err := plan.New(before, goal)
@@ -294,7 +295,7 @@ func TestOddGPTs(t *testing.T) {
 		}
 		planned++
 		view := p.View(source)
-		after := bare(t, view)
+		after := boottest.Bare(t, view)
 		checkPlaces(t, p, before, after, again)
 		checkBytes(t, p, before, after, again)
 		g.checkGPT(t, p, before, source, view, again)

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -41,7 +42,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
 		drawn := d.mbr()
 		source := drawn.disk()
-		before := bare(t, source)
+		before := boottest.Bare(t, source)
 		again := fmt.Sprintf("disk %d", i)
 		goal := align.Goal{Must: align.BoundaryOf(4096 << d.IntN(2)), Leave: d.leave(before)}
 		goal.Want = align.BoundaryOf(goal.Must.Bytes() << d.IntN(2))
@@ -56,7 +57,7 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 			refused++
 			continue
 		}
-		after := bare(t, p.View(source))
+		after := boottest.Bare(t, p.View(source))
 		for i, was := range before.Partitions {
 			is := after.Partitions[i]
 			switch {

@@ -19,12 +19,12 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/boottest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // tablesSeed reproduces a failure; TRUEUP_TABLE selects one table.
@@ -81,21 +81,6 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	require.Equal(t, want, got, again)
 }
 
-// bare returns the layout of a disk without reading its volumes.
-func bare(t require.TestingT, d disk.Disk) *layout.Layout {
-	tab, err := table.Read(d)
-	require.NoError(t, err)
-	l := &layout.Layout{
-		Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{Code: boot.Empty},
-		Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63},
-	}
-	for _, p := range tab.Partitions {
-		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
-	}
-	require.NoError(t, l.ReadGaps(d))
-	return l
-}
-
 func (d dice) goal(l *layout.Layout) align.Goal {
 	must := int64(4096) << d.IntN(19) // 4 KiB to 1 GiB
 	g := align.Goal{
@@ -115,7 +100,7 @@ func checkTable(t *testing.T, i int) {
 	drawn := d.table()
 	source := drawn.disk()
 	again := fmt.Sprintf("TRUEUP_TABLE=%d", i)
-	before := bare(t, source)
+	before := boottest.Bare(t, source)
 	require.True(t, len(before.Table.Partitions) == 0 || before.Table.Plausible(), "%s: %v", again, before.Issues)
 	require.Empty(t, before.Table.Relocate(table.Places{Size: before.Size}, before.Geometry),
 		"%s: an unmoved table is the identity", again)
@@ -124,7 +109,7 @@ func checkTable(t *testing.T, i int) {
 	require.NoError(t, err, again)
 	require.Empty(t, p.Refusals(true), again)
 	view := p.View(source)
-	after := bare(t, view)
+	after := boottest.Bare(t, view)
 	checkPlaces(t, p, before, after, again)
 	checkBytes(t, p, before, after, again)
 	drawn.checkStray(t, view, again)

@@ -331,12 +331,7 @@ func TestLimine(t *testing.T) {
 func FuzzLimine(f *testing.F) {
 	blank := tableforge.NewMBR(512, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
 		tableforge.Slot{Type: 0x83, Start: 300, Sectors: 100})
-	tab, err := table.Read(boottest.Disk(blank))
-	require.NoError(f, err)
-	var parts []boot.Partition
-	for _, p := range tab.Partitions {
-		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
-	}
+	_, parts := boottest.Partitions(f, boottest.Disk(blank))
 	f.Add(uint16(512), uint16(512), uint64(512), uint64(64*512))
 	f.Add(uint16(65535), uint16(0), uint64(1<<63), uint64(511*512))
 	f.Fuzz(func(t *testing.T, size1, size2 uint16, place1, place2 uint64) {

@@ -81,12 +81,7 @@ func FuzzGrub2(f *testing.F) {
 	const sectors = 512
 	blank := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
 		tableforge.Slot{Type: 0x83, Start: 300, Sectors: 100})
-	tab, err := table.Read(boottest.Disk(blank))
-	require.NoError(f, err)
-	var parts []boot.Partition
-	for _, p := range tab.Partitions {
-		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
-	}
+	_, parts := boottest.Partitions(f, boottest.Disk(blank))
 	for _, first := range []uint64{1, 100, 310, 280, endless} {
 		for place := range byte(2) {
 			seed := tableforge.NewMBR(2)

@@ -8,12 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
@@ -163,4 +166,19 @@ const Unseen = "boot-configuration-unseen"
 // But returns the issues with other codes.
 func But(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code == code })
+}
+
+// Bare returns the layout of a disk without its volumes and boot code, in the geometry of a BIOS.
+func Bare(t require.TestingT, d disk.Disk) *layout.Layout {
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	l := &layout.Layout{
+		Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{Code: boot.Empty},
+		Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63},
+	}
+	for _, p := range tab.Partitions {
+		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	require.NoError(t, l.ReadGaps(d))
+	return l
 }
