@@ -45,6 +45,18 @@ func probeForged(t testing.TB, f forge.Bytes) *volume.Volume {
 	return v
 }
 
+func TestEachProberHasAForger(t *testing.T) {
+	containers := []volume.Kind{
+		volume.Swap, volume.LUKS, volume.BitLocker, volume.LVM2, volume.MDRaid, volume.BCache, volume.ZFS, volume.VMFS,
+		volume.Disklabel, volume.VTOC,
+	}
+	for _, p := range Probers {
+		forged := slices.ContainsFunc(p.Kinds, func(k volume.Traits) bool { return forgers[string(k.Kind)] != nil })
+		require.True(t, forged || slices.Contains(containers, p.Kinds[0].Kind),
+			"%s: add it to forgers, tools_test.go and the hostile images", p.Kinds[0].Kind)
+	}
+}
+
 func TestForgedVolumes(t *testing.T) {
 	for name, put := range forgers {
 		t.Run(name, func(t *testing.T) {
