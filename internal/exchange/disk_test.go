@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,9 @@ func content(disk byte, names []string, i int) []byte {
 
 // write puts a disk and its copy into a folder, the copy under partial names.
 func (k kind) write(dir string) error {
+	// A child of another test, forked in between, would have the files open for writing until its exec.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	var errs []error
 	for i, n := range k.old {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, n), content('a', k.old, i), 0o640))
