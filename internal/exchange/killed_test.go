@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 )
 
-// childEnv makes the test a process that runs one step: its command, the kind of the disk, and its folder. It does
+// childEnv makes the test a process that runs one command: its name, the kind of the disk, and its folder. It does
 // everything on its first thread, so that its calls can be counted.
 const childEnv = "TRUEUP_TEST_EXCHANGE"
 
