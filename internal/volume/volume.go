@@ -1,4 +1,5 @@
-// Package volume holds the contract of a prober: kinds, their traits, and the volume that a prober returns.
+// Package volume holds the contract of a prober (kinds, their traits, and the volume that it returns), and the probers
+// of volumes whose files are not read. Package identify runs them.
 package volume
 
 import (

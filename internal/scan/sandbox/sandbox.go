@@ -1,5 +1,5 @@
-// Package sandbox runs worker processes that read untrusted bytes, and limits their rights. It treats requests and
-// answers as plain bytes.
+// Package sandbox runs worker processes that read untrusted bytes, and limits their rights, and the rights of each
+// command that decodes an image. It treats requests and answers as plain bytes.
 //
 // A worker is the same program, started once more (/proc/self/exe) with an empty environment, in its own process group,
 // and communicates over its standard input and output. It restricts itself before the first request, and cannot undo
