@@ -237,8 +237,9 @@ func TestSchemasNameEveryField(t *testing.T) {
 					required = append(required, field)
 				}
 			}
-			require.ElementsMatch(t, all, slices.Collect(maps.Keys(s.Properties)))
-			require.ElementsMatch(t, required, s.Required)
+			require.ElementsMatch(t, all, slices.Collect(maps.Keys(s.Properties)),
+				"fields of %T, properties in docs/schema", value)
+			require.ElementsMatch(t, required, s.Required, "fields of %T without omitempty, required in docs/schema", value)
 		})
 	}
 }

@@ -93,7 +93,7 @@ func TestHTMLHasARowForEachImage(t *testing.T) {
 	require.Len(t, texts, len(images))
 	for n, i := range images {
 		c := pageCells(rows[n])
-		require.Len(t, c, 7)
+		require.Len(t, c, 7, "columns of report.html.tmpl; this test counts them, as report.js does")
 		require.True(t, strings.HasPrefix(c[1], i.Path), c[1])
 		require.Equal(t, i.Format, strings.Fields(c[3] + " -")[0][:len(i.Format)])
 		if i.Priority != nil {

@@ -230,8 +230,8 @@ func TestSample(t *testing.T) {
 			require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 		}
 		want, err := os.ReadFile(golden)
-		require.NoError(t, err, "go test ./internal/scan/results -update makes it")
-		require.Equal(t, string(want), got, name)
+		require.NoError(t, err)
+		require.Equal(t, string(want), got, "go test ./internal/scan/results -update writes "+golden)
 	}
 }
 

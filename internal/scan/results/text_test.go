@@ -135,7 +135,7 @@ func TestTablesAreGolden(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 			}
 			want := disktest.ReadFile(t, path)
-			require.Equal(t, string(want), got)
+			require.Equal(t, string(want), got, "go test ./internal/scan/results -update writes "+path)
 			requireWidth(t, got, to.Columns)
 		})
 	}
