@@ -239,7 +239,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 			}
 			require.ElementsMatch(t, all, slices.Collect(maps.Keys(s.Properties)),
 				"fields of %T, properties in docs/schema", value)
-			require.ElementsMatch(t, required, s.Required, "fields of %T without omitempty, required in docs/schema", value)
+			require.ElementsMatch(t, required, s.Required, "fields of %T without omitempty, required in docs/schema",
+				value)
 		})
 	}
 }
