@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,9 @@ const shiftedLength = 20000
 // jsonOffset is what a user reads of the result of offset.
 type jsonOffset struct {
 	Offset struct {
-		At            int64 `json:"offset_bytes"`
-		QEMU, Libvirt string
-		Partitions    []struct {
+		At                     int64 `json:"offset_bytes"`
+		QEMU, Libvirt, Losetup string
+		Partitions             []struct {
 			Is string `json:"to_verdict"`
 		}
 	}
@@ -171,6 +172,40 @@ func TestOffsetForLibvirt(t *testing.T) {
 		o.Offset.Libvirt+`<target dev="vda" bus="virtio"/></disk></devices></domain>`), 0o600))
 	require.Contains(t, disktest.Output(t, "xmllint", "--xpath", "string(//source/@file)", domain), dest)
 	disktest.Run(t, "virt-xml-validate", domain, "domain")
+}
+
+// TestOffsetForLosetup attaches a shifted disk with the options of the line for losetup.
+func TestOffsetForLosetup(t *testing.T) {
+	t.Parallel()
+	source, dest := sampleDisk(t), filepath.Join(t.TempDir(), "a'b,<c> d.img")
+	o := trueupJSON[jsonOffset](t, 0, "offset", source, dest)
+	args := strings.Split(strings.TrimSpace(disktest.Output(t, "sh", "-c", `losetup() { printf '%s\n' "$@"; }; `+
+		o.Offset.Losetup)), "\n")
+	options, file := args[:len(args)-1], args[len(args)-1]
+	require.Equal(t, dest, file)
+	require.Equal(t, []string{"--find", "--show"}, options[:2])
+	disktest.Run(t, "qemu-img", "compare", "-F", "raw", source, disktest.LoopDevice(t, dest, options[2:]...))
+}
+
+// TestPlacesInFixedDisks finds the bytes of a partition where inspect has it in the file of a fixed VHD and VHDX.
+func TestPlacesInFixedDisks(t *testing.T) {
+	t.Parallel()
+	raw := tableforge.NewMBR(20480, slot(0x83, trackSectors, shiftedLength))
+	raw.Text(trackSectors*sectorSize, "the first bytes of the partition")
+	source := writeForged("disk.raw", raw)(t, t.TempDir())
+	for format, options := range map[string]string{"vpc": "subformat=fixed,force_size=on", "vhdx": "subformat=fixed"} {
+		file := filepath.Join(t.TempDir(), "fixed")
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, "-o", options, source, file)
+		r := trueupJSON[struct {
+			Partitions []struct {
+				Start  int64 `json:"start_bytes"`
+				InFile int64 `json:"file_start_bytes"`
+			}
+		}](t, 3, "inspect", file)
+		require.Len(t, r.Partitions, 1)
+		at := cmp.Or(r.Partitions[0].InFile, r.Partitions[0].Start)
+		require.Equal(t, raw[trackSectors*sectorSize:][:512], forge.Bytes(readAt(t, file, at, 512)), format)
+	}
 }
 
 // TestOffsetInALibvirtGuest has a guest of libvirt write to its disk through the slice of the result.
