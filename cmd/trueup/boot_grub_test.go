@@ -74,7 +74,7 @@ func (d grubDisk) coreSectors(t testing.TB) int64 {
 	return int64(len(d.core(t)) / sectorSize)
 }
 
-// listed returns core with the list of its sectors. The list is in the first sector and does not include that.
+// listed returns core with its list of sectors filled in. The first sector holds the list, and is not in it.
 func listed(core []byte, extents []grubExtent) []byte {
 	core = bytes.Clone(core)
 	rest := append([]grubExtent{{extents[0].start + 1, extents[0].sectors - 1}}, extents[1:]...)

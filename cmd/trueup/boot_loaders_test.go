@@ -345,7 +345,7 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	return raw, root
 }
 
-// install returns the content of LILO's installer: boot sector, map and stages. The stages are real.
+// install returns what LILO's installer would write: boot sector, map and stages. The stages are LILO's own.
 func (d liloDisk) install(t testing.TB, raw string) liloforge.Install {
 	t.Helper()
 	w := tableOf(t, raw)[0]

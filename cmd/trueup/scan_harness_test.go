@@ -53,7 +53,7 @@ func scan(t testing.TB, args ...string) scanResult {
 // since returns flags for a scan that reads the last results and replaces them.
 func since(path string) []string { return []string{"--since", path, "--out", path} }
 
-// readScan reads the lines of a scan, which must have the exit code in the summary.
+// readScan parses the output of a scan, and requires the exit code that its summary has.
 func readScan(t testing.TB, r result) scanResult {
 	t.Helper()
 	s := readRows(t, r.stdout)

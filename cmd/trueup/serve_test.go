@@ -255,7 +255,7 @@ func TestServeMemory(t *testing.T) {
 // viewName is the name of a test's view, in the folder of the disk.
 const viewName = "the-view.vmdk"
 
-// requireSameView makes a view of a disk, compares it with the aligned copy by QEMU, and removes it.
+// requireSameView makes a view of a disk, has QEMU compare it with the aligned copy, and removes it.
 func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 	t.Helper()
 	removeView(t, sameView(t, source, aligned, flags...))

@@ -200,7 +200,7 @@ func (n *Size) Set(arg string) error {
 // Type returns the word for the argument in help texts.
 func (n *Size) Type() string { return "SIZE" }
 
-// Sizes is a flag value: numbers of bytes separated by commas.
+// Sizes is a flag value: numbers of bytes separated by commas, with the usual suffixes: 63s,64K.
 type Sizes []int64
 
 func (s *Sizes) String() string {

@@ -83,8 +83,8 @@ func (m moving) Err() error {
 	return nil
 }
 
-// TestInterruptInMove interrupts a move, and its resume: both messages name the commands that continue, and not in the
-// words of Go. Until undo restores the disk, no other command reads it as a disk, also under a name without a journal.
+// TestInterruptInMove interrupts a move, then its resume. Both messages name the commands that continue, without Go's
+// error text. Until undo restores the disk, every other command refuses it, also under a name without a journal.
 func TestInterruptInMove(t *testing.T) {
 	t.Chdir(t.TempDir())
 	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})

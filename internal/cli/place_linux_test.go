@@ -160,8 +160,8 @@ func forgedPackageAt(name string) func(*testing.T) {
 	return func(t *testing.T) { t.Helper(); put(t, name, forgedPackage()) }
 }
 
-// TestPlaces writes every output of every command to names that exist already. Existing files are never damaged, and a
-// report never replaces an image, a file that an image needs, or a special file.
+// TestPlaces runs every command with a file at the path of each output. No existing file is damaged, and a report never
+// replaces an image, a file that an image needs, or a special file.
 func TestPlaces(t *testing.T) {
 	for _, s := range standings {
 		for _, w := range writings {

@@ -62,8 +62,8 @@ func (l *Layout) readTable(d disk.Disk) (*table.Table, disk.Disk, error) {
 	return t, d, err
 }
 
-// checkSectors refuses a move if the table counts sectors of another size than the presented one. A GPT states its
-// size, and moves in that unit.
+// checkSectors refuses a move if the table counts sectors of another size than the disk presents. A GPT states its own
+// size, and its partitions move in that unit.
 func (l *Layout) checkSectors() {
 	n, gpt := l.Sectors.Counted, l.Sectors.By == GPTHeader
 	if n == l.Sectors.Shown || (gpt && usualSectors(n) && l.Size%n == 0) {

@@ -320,7 +320,7 @@ func (p *parser) openSystem() error {
 	return nil
 }
 
-// text handles the text of an element, which can be the disk of a virtual system.
+// text handles the text of an element. In a resource of a virtual system, it names a disk.
 func (p *parser) text(content xml.CharData) error {
 	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement ||
 		!slices.Contains(p.path, systemElement) {

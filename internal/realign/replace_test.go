@@ -31,7 +31,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Tasks after an exchange are reported: the disk has another size, and no changed-block tracking.
+// TestNotesOfAnExchange requires notes after an exchange: the disk has another size, and no changed-block tracking.
 func TestNotesOfAnExchange(t *testing.T) {
 	disktest.OnUnix(t, "notes")
 	t.Parallel()

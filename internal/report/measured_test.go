@@ -252,8 +252,8 @@ func TestChains(t *testing.T) {
 	require.JSONEq(t, `[]`, string(b))
 }
 
-// both returns reports on a disk like scan does at first, and like inspect. Findings and the boot chain are left out: a
-// survey has fewer, and none.
+// both returns the report of a disk's first scan and that of inspect, without findings and boot chain, since a survey
+// has fewer findings, and no chain.
 func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	t.Helper()
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}

@@ -220,7 +220,7 @@ func FromSystem(err error) bool {
 	return ok
 }
 
-// Unsupported reports whether a file system does not support a call, or an option of it.
+// Unsupported reports whether an error means that a file system does not support a call, or an option of it.
 func Unsupported(err error) bool {
 	return isAny(err, unsupported...) || errors.Is(err, errors.ErrUnsupported)
 }

@@ -211,7 +211,7 @@ func (f *fileSystem) value(table, cluster int64) (v, mask uint32, err error) {
 	return v & mask, mask, err
 }
 
-// sameInAll requires that a chain, followed to its end before, is the same in all FATs.
+// sameInAll requires that all FATs hold the same chain, which was followed to its end before.
 func (f *fileSystem) sameInAll(first int64) error {
 	for c, end := first, false; !end; {
 		used, _, err := f.value(f.table, c)

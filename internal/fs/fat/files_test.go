@@ -180,7 +180,7 @@ func clusterRuns(t *testing.T, img string, names []string) (out [][][2]int64) {
 	return out
 }
 
-// Other programs read bytes written at these positions, and nothing else changes.
+// TestFATRewriteInPlace writes to the disk offsets of a file. mtools reads these bytes, and nothing else changes.
 func TestFATRewriteInPlace(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[0], fatKinds[4], fatKinds[7]} {
 		t.Run(k.name, func(t *testing.T) {

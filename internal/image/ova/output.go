@@ -158,7 +158,7 @@ func (p *Output) nameOf(m *Member) string {
 	return strings.TrimSuffix(p.base, filepath.Ext(p.base)) + filepath.Ext(m.Name)
 }
 
-// mayRewrite refuses a disk that cannot be rewritten in its format, or not be described in the OVF.
+// mayRewrite returns an error if a disk cannot be rewritten in its format, or cannot be described in the OVF.
 func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 	err := store.Rewritable(r.Source)
 	if err == nil {

@@ -39,7 +39,7 @@ type entry struct {
 // end returns the offset of the next member.
 func (e entry) end() int64 { return e.off + units.AlignUp(e.size, tarBlock) }
 
-// bytes returns the range of the data.
+// bytes returns the range of the member's data in the archive.
 func (e entry) bytes() disk.Range { return disk.Range{Off: e.off, Len: e.size} }
 
 // regular reports whether a member is a file with its own data.

@@ -195,7 +195,7 @@ func damaged(err error) bool {
 	return ondisk.Understood(err) || errors.Is(err, ondisk.ErrReference)
 }
 
-// change is the change of the file by a log descriptor.
+// change is one change that the log makes to the file.
 type change struct {
 	disk.Range
 	sector *logSector // nil for zeros

@@ -113,8 +113,8 @@ func TestVHDXZerosTakeNoSpace(t *testing.T) {
 	}
 }
 
-// The tables of 64 TiB, of which those of the smallest blocks have 512 MiB, are never in memory, and holes of them take
-// no time. The blocks have 1 MiB, and only the last one is stored.
+// A disk of 64 TiB with blocks of 1 MiB, the smallest, has tables of 512 MiB. They are never in memory as a whole,
+// holes in them take no time, and only the last block is stored.
 func TestVHDXOf64TiB(t *testing.T) {
 	const size, blocks = 64 << 40, 64 << 20
 	v := vhdxforge.New(vhdxforge.Layout{Size: mib})

@@ -72,7 +72,7 @@ func edited(t *testing.T, text string) string {
 	return copied(t, text, "seed")
 }
 
-// Changed lines of a copy, one by one; every other line stays unchanged, in its place.
+// TestCopyOfADescriptor lists each line that a copy changes. Every other line stays unchanged, in its place.
 func TestCopyOfADescriptor(t *testing.T) {
 	got := strings.Split(edited(t, esxi), "\n")
 	var want []string

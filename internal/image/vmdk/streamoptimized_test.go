@@ -24,7 +24,7 @@ import (
 
 var streamed = store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized", Seed: []byte("job")}
 
-// requireStream requires a sound file of a disk.
+// requireStream requires a streamOptimized file without damage, with the bytes of a disk.
 func requireStream(t *testing.T, path string, want []byte) {
 	t.Helper()
 	img := imagetest.Open(t, path)

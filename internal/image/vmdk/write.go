@@ -222,7 +222,7 @@ const (
 	maxWritten = 512
 )
 
-// splitTarget writes a disk in extents of splitSize, then the descriptor.
+// splitTarget writes a disk as extents of splitSize, and the descriptor when all of them are complete.
 type splitTarget struct {
 	extents    []driver.Target
 	descriptor driver.WriteFile

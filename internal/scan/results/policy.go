@@ -295,8 +295,8 @@ func (r Roots) Has(path string) bool {
 	return false
 }
 
-// pathNames returns the names of a path that globs are matched against: the path itself, and its parts below each root
-// around it.
+// pathNames returns the paths that globs are matched against: the path itself, and the path relative to each root above
+// it.
 func pathNames(path string, roots Roots) []string {
 	out := []string{path}
 	for n := range len(path) {

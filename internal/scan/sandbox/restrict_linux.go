@@ -89,7 +89,7 @@ func landlockVersion() (int, error) {
 	return min(abi, len(presets)-1), nil
 }
 
-// rulesFor returns the rights that remain, among the handled ones.
+// rulesFor returns the access rights that a process keeps, among the handled ones.
 type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
 
 // restrictFiles forbids everything that Landlock can restrict, except for the rules.
