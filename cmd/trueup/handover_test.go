@@ -264,11 +264,11 @@ func TestHandoverGoesOn(t *testing.T) {
 	h.requireGuestDisk(t)
 }
 
-// Writes of a QEMU that was killed are not known: the proof is partial and says so.
+// Writes of a QEMU that was killed are not known: the proof is partial and says so, and SOURCE stays until --force.
 func TestHandoverOfAKilledGuest(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "qmp")
-	h := handingOver(t, "--qmp", socket)
+	h := handingOver(t, "--progress", "json", "--qmp", socket)
 	m := startMachine(t, h.dest, socket)
 	m.io(guestWrites)
 	m.io("flush")
@@ -278,7 +278,12 @@ func TestHandoverOfAKilledGuest(t *testing.T) {
 	require.Equal(t, "partial", r.Proof)
 	require.False(t, r.Guest.Consistent)
 	require.Equal(t, int64(96<<10), r.Guest.Differing)
+	require.Regexp(t, `"event":"progress","command":"handover","phase":"[a-z]+","done_bytes":[1-9]`, h.stderr.String())
 	h.requireGuestDisk(t)
+	require.Equal(t, 4, trueup(t, "finish", h.dest).code)
+	require.FileExists(t, h.source)
+	require.Equal(t, 0, trueup(t, "finish", "--force", h.dest).code)
+	require.NoFileExists(t, h.source)
 }
 
 // Without room for DEST the stream waits, and QEMU can be asked for its nodes at any time.

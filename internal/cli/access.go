@@ -81,12 +81,17 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 	if !c.OwnProcess {
 		return nil
 	}
-	c.writers = realign.FindWriters()
 	written := store.OutputFolders(append(outputs, c.Out)...)
 	if spool, err := filepath.EvalSymlinks(c.unpacking.Spool); err == nil && spool != "" {
 		written = append(written, spool)
 	}
-	return c.Confined(errOut, sandbox.Confine(sandbox.Access{Read: realign.Folders(images), Write: written}))
+	return c.confine(errOut, sandbox.Access{Read: realign.Folders(images), Write: written})
+}
+
+// confine restricts the process, which can find the programs that write to images only before.
+func (c *Base) confine(errOut io.Writer, a sandbox.Access) error {
+	c.writers = realign.FindWriters()
+	return c.Confined(errOut, sandbox.Confine(a))
 }
 
 // Confined warns of an incomplete isolation, or refuses it with --require-sandbox.

@@ -72,7 +72,7 @@ func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 			Read: realign.Folders(f.Reads(src)), Write: store.OutputFolders(f.Out),
 			Serves: true, Remove: nbd.Leftovers(l),
 		}
-		if err := f.Confined(errOut, sandbox.Confine(a)); err != nil {
+		if err := f.confine(errOut, a); err != nil {
 			return err
 		}
 	}
