@@ -71,8 +71,8 @@ func one(t *testing.T, pattern string) string {
 	return list[0]
 }
 
-// TestRelease makes a release, and again from another folder, compiled again, with another time zone and umask. What
-// other programs make of it follows.
+// TestRelease makes a release twice, the second time compiled again in another folder, with another time zone and
+// umask. Both must be equal. Other programs then check the files.
 func TestRelease(t *testing.T) {
 	first := clone(t, "a")
 	out := made(t, first)

@@ -165,7 +165,7 @@ func TestBenchOnOddStorages(t *testing.T) {
 	require.Contains(t, r.stderr, syscall.EROFS.Error())
 }
 
-// A full disk or quota during the write of the scratch file is reported with a remedy, and nothing is left.
+// A disk or quota that becomes full while the scratch file is written is reported with a remedy, and no file is left.
 func TestBenchOnFullStorages(t *testing.T) {
 	t.Parallel()
 	for op, errno := range map[string]syscall.Errno{"write": syscall.ENOSPC, "fsync": syscall.EDQUOT} {

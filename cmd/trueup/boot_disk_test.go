@@ -85,7 +85,7 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 // raw makes the disk in a new folder.
 func (d bootDisk) raw(t testing.TB) string { t.Helper(); return d.build(t, t.TempDir()) }
 
-// partition writes the table like Windows since 95B: FAT with LBA.
+// partition writes the table with fdisk, with the types of Windows since 95B: FAT with LBA.
 func (d bootDisk) partition(t testing.TB, raw string) {
 	t.Helper()
 	types, all := map[int]string{16: "e", 32: "c"}, d.windows()
@@ -228,7 +228,8 @@ func anyOf(texts ...string) func(console string) string {
 	}
 }
 
-// watch starts the PC until verdict returns a text for the console output, and fails if it never does.
+// watch runs the PC until verdict returns a text for the console output, and returns that text. The test fails if
+// verdict never does.
 func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	t.Helper()
 	text, shown := p.start(t, verdict)

@@ -141,8 +141,8 @@ func (d grubDisk) boots(sum string, whole bool) movedBoot {
 	}}
 }
 
-// TestAlignedGrub2InTheGapBoots boots GRUB 2 in the gap, which needs only the table, where it finds its partition by
-// number.
+// TestAlignedGrub2InTheGapBoots boots GRUB 2 in the gap. It needs only the table, where it finds its partition by
+// number: with the old start LBA in the table, it does not boot.
 func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	t.Parallel()
 	raw, dir := oldGrubDisk.build(t)
@@ -220,7 +220,8 @@ func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 	})
 }
 
-// TestAlignedGrub2WithALogicalRootBoots is an old disk with the root in a logical partition: its boot record moves too.
+// TestAlignedGrub2WithALogicalRootBoots aligns an old disk with the root in a logical partition: its boot record moves
+// too.
 func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
 	t.Parallel()
 	d := grubDisk{

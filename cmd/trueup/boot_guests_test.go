@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 )
 
-// commonDisk is a disk in the setup of a common system or tool.
+// commonDisk is a disk as a common system or tool sets it up.
 type commonDisk struct {
 	script string // of sfdisk
 	// commands that make a volume in the file PART, for the partition at LBA START; may be empty
@@ -148,8 +148,8 @@ func (d commonDisk) build(t testing.TB) string {
 	return raw
 }
 
-// TestCommonDisksAreNotRefused requires warnings with a reason at most: too much caution makes a tool as useless as too
-// little.
+// TestCommonDisksAreNotRefused requires no more than warnings, each with a reason: too much caution makes a tool as
+// useless as too little.
 func TestCommonDisksAreNotRefused(t *testing.T) {
 	t.Parallel()
 	for name, d := range commonDisks {

@@ -135,7 +135,8 @@ func (d loaderDisk) run(t *testing.T) {
 	m.align(t, source)
 }
 
-// TestLimineWithoutRoom refuses a disk that would grow over Limine, and makes the copy if the user accepts that.
+// TestLimineWithoutRoom requires that a disk that would grow over Limine is refused, and copied if the user accepts
+// that.
 func TestLimineWithoutRoom(t *testing.T) {
 	t.Parallel()
 	source := limineDisk(gptLabel+"start=63, size=130914, type="+dataGUID+"\n", 1)(t)
@@ -184,7 +185,7 @@ func limineDisk(script string, files int, partition ...string) func(t testing.TB
 	}
 }
 
-// grub2Disk is a disk with core.img in the gap. It stops at a prompt without its file system.
+// grub2Disk is a disk with core.img in the gap. GRUB stops at a prompt, because its file system is missing.
 func grub2Disk(name, shows string, start, to int64) loaderDisk {
 	return loaderDisk{
 		build: func(t testing.TB) string {
@@ -396,7 +397,7 @@ func onDisk(t testing.TB, raw string, private bool, change func(b forge.Bytes)) 
 // extIn addresses an ext in a raw disk for the tools of e2fsprogs.
 func extIn(raw string, w window) string { return fmt.Sprintf("%s?offset=%d", raw, w.start*sectorSize) }
 
-// statSize returns the size of a file, from debugfs.
+// statSize returns the size of a file from the output of debugfs' stat.
 func statSize(t testing.TB, stat string) (size int64) {
 	t.Helper()
 	_, rest, ok := strings.Cut(stat, "Size: ")
@@ -477,7 +478,8 @@ func (d liloDisk) treeSum(t testing.TB, raw, root string) string {
 	return treeSum(t, root)
 }
 
-// TestLiloUnderAJournal refuses a map in an ext whose journal must be replayed, whatever block it holds.
+// TestLiloUnderAJournal requires that a LILO map is refused in an ext whose journal must be replayed, whatever block
+// the journal holds.
 func TestLiloUnderAJournal(t *testing.T) {
 	t.Parallel()
 	raw, _ := liloDisk{kind: "ext4", start: 63, mode: liloforge.LBA32, forged: true}.build(t)

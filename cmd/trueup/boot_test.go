@@ -82,8 +82,8 @@ func (m movedBoot) requireLeads(t *testing.T, dest string, at int64, old []byte)
 	require.Equal(t, staleShown, m.boot(t, broken), "with the old sector number at byte %d", at)
 }
 
-// stale restores the old value of a stored position that trueup repairs. If the boot then fails, the repair made it
-// succeed.
+// stale is the old value of a stored position that trueup repairs. If the boot fails with the old value, the repair
+// made it succeed.
 type stale struct {
 	name  string
 	at    func(first window) int64
@@ -300,7 +300,8 @@ func TestClaimsAboutBootCode(t *testing.T) {
 }
 
 // TestAlignedGPTBoots moves a partition that a BIOS boots by an attribute of the GPT. The code in sector 0 is
-// syslinux's; it reads the entries but no checksums, so sgdisk checks those.
+// syslinux's; it reads the entries but no checksums, so sgdisk checks those. With the old start LBA in the primary
+// entry, the boot must fail.
 func TestAlignedGPTBoots(t *testing.T) {
 	t.Parallel()
 	m := movedBoot{starts: []int64{4096, 2048}, quick: true, boot: on(255), shows: booted}

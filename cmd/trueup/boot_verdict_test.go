@@ -256,11 +256,10 @@ func TestAlignedUEFIBoots(t *testing.T) {
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 }
 
-// TestStoredBootEntriesAfterTheMove tests boot entries after a move. The shell of the firmware writes two, like
-// installers, before the move; the disk has no loader at the default path. A short-form entry, which begins with HD(),
-// holds number, GUID, start and size, and EDK2 finds the partition by GUID: it boots. A full device path is compared
-// byte by byte: hence the note on NVRAM, which is a warning if \EFI\BOOT has no loader. Only make boots starts the
-// firmware.
+// TestStoredBootEntriesAfterTheMove tests boot entries after a move. The shell of the firmware writes two before the
+// move, as installers do; the disk has no loader at the default path. A short-form entry, which begins with HD(), holds
+// number, GUID, start and size, and EDK2 finds the partition by GUID: it boots. A full device path is compared byte by
+// byte: hence the note on NVRAM, which is a warning if \EFI\BOOT has no loader. Only make boots starts the firmware.
 func TestStoredBootEntriesAfterTheMove(t *testing.T) {
 	t.Parallel()
 	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`

@@ -283,8 +283,8 @@ func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing
 	}
 }
 
-// TestLargestGPT limits inspect and plan to the budget on the largest table: with aligned partitions, misaligned ones,
-// and valid and broken file systems. make test runs the most expensive of these.
+// TestLargestGPT requires that inspect and plan stay within the budget on the largest table: with aligned partitions,
+// misaligned ones, and valid and broken file systems. make test runs the most expensive of these.
 func TestLargestGPT(t *testing.T) {
 	t.Parallel()
 	empty := func(forge.Bytes, int64) {}

@@ -104,7 +104,8 @@ func TestGPTOntoDevice(t *testing.T) {
 	}
 }
 
-// TestDevicesRefused refuses each device that is in use or does not fit, and leaves its bytes unchanged.
+// TestDevicesRefused requires that each device that is in use or does not fit is refused, and that its bytes stay
+// unchanged.
 func TestDevicesRefused(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)

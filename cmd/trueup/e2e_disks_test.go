@@ -114,7 +114,7 @@ var madeDisks = []madeDisk{
 	},
 }
 
-// madeFiles is the content of every test volume. It depends on the label alone.
+// files returns the files of every test volume. Their content depends only on the label.
 func (v madeVolume) files() map[string][]byte {
 	return map[string][]byte{
 		"hello.txt":             []byte("This is " + v.label + ".\n"),

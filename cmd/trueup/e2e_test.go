@@ -525,7 +525,7 @@ func qemuWindow(f diskFormat, path string, off, size int64) string {
 }
 
 // exfatTools makes a volume with mkfs.exfat, which cannot set its partition offset: the field and its checksum are
-// written like Windows does.
+// written as Windows writes them.
 func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	t.Helper()
 	path := disktest.Blank(t, "volume", size)

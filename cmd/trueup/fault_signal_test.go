@@ -54,7 +54,8 @@ func (f fault) requireInterrupted(t testing.TB, r result, s syscall.Signal) {
 	f.requireUndone(t)
 }
 
-// TestSignalAlongTheCopy repeats that at moments along the copy, and at its beginning, where nothing needs removal.
+// TestSignalAlongTheCopy ends an align with a signal at several moments of the copy, and at its beginning, where
+// nothing needs removal.
 func TestSignalAlongTheCopy(t *testing.T) {
 	t.Parallel()
 	const mebibytes, moments = 32, 12
@@ -136,7 +137,7 @@ func TestSignalThatIsIgnored(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 }
 
-// Two runs with the same DEST. The lock of the first ends with it.
+// Of two runs with the same DEST, the second is refused. The lock of the first ends with that run.
 func TestTwoRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
@@ -240,7 +241,8 @@ func holdOpen(t *testing.T, format, path string, flags ...string) {
 	require.NoError(t, err)
 }
 
-// TestSourceInQEMU copies the disk of a running virtual machine. A machine that only reads it is accepted.
+// TestSourceInQEMU requires that the disk of a running virtual machine is refused as busy. A machine that only reads
+// the disk is accepted.
 func TestSourceInQEMU(t *testing.T) {
 	t.Parallel()
 	raw := formatSparse.rawOf(t, sampleDisk(t))

@@ -24,7 +24,7 @@ type fault struct {
 	before       map[string]string // the source's folder
 }
 
-// newFault has a source in its own folder; DEST goes to another folder.
+// newFault returns a fault with a source in its own folder; DEST goes to another folder.
 func newFault(t testing.TB, source string) fault {
 	t.Helper()
 	return fault{
@@ -192,7 +192,7 @@ func (r *running) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, r.cmd.Process.Signal(s))
 }
 
-// wait waits for the align to end.
+// wait waits for the align to end and returns its result. The code of a signal is 128 plus its number.
 func (r *running) wait(t testing.TB) result {
 	t.Helper()
 	disktest.WaitClosed(t, "the end of the align", r.ended)
@@ -204,7 +204,7 @@ func (r *running) wait(t testing.TB) result {
 	return result{r.stdout.String(), r.stderr.String(), code}
 }
 
-// injection is strace's treatment of system calls of one name.
+// injection is a fault that strace injects into system calls of one name.
 type injection struct {
 	call, spec string // "fsync", "error=EIO:when=2+"; calls are counted for each thread
 	path       string // only calls on this file

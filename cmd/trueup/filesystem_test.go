@@ -93,7 +93,7 @@ type destAnswer struct {
 	Findings []struct{ Code, Subject string }
 }
 
-// ofDest returns the codes of findings about the place of DEST.
+// ofDest returns the codes of findings about DEST.
 func (a destAnswer) ofDest() (codes []string) {
 	for _, f := range a.Findings {
 		if f.Subject == "dest" {

@@ -153,7 +153,7 @@ func buildOnce(path string, build func() error) error {
 	return once.(func() error)()
 }
 
-// buildStatic returns the path of a statically linked program.
+// buildStatic builds the program in a folder as a static binary and returns its path.
 func buildStatic(t testing.TB, folder string) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(builtPath), "static-"+filepath.Base(folder))
@@ -283,7 +283,7 @@ type guestDisk struct {
 	sector       int64
 }
 
-// add adds a disk and returns its name in the guest, which its partitions begin with.
+// add adds a disk and returns its name in the guest, the prefix of the names of its partitions.
 func (s *linuxSetup) add(d guestDisk) (device string) {
 	s.drives = append(s.drives, d)
 	const letters = 26
@@ -389,7 +389,7 @@ func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
 	return a
 }
 
-// end shuts the guest down after its writes.
+// end syncs the guest's file systems, then switches the guest off.
 func (g *linuxGuest) end(t testing.TB) {
 	t.Helper()
 	g.ask(t, guestRequest{Op: "sync"})

@@ -31,7 +31,7 @@ func newMaking() *linuxSetup {
 	}
 }
 
-// TestDisksThatLinuxMakes makes disks in a guest that only Linux can make: volume groups, arrays, and disks with
+// TestDisksThatLinuxMakes has a guest make disks that only Linux can make: volume groups, arrays, and disks with
 // extlinux.
 func TestDisksThatLinuxMakes(t *testing.T) {
 	t.Parallel()

@@ -171,7 +171,7 @@ func writeText(name, text string) func(testing.TB, string) string {
 	}
 }
 
-// writeForged writes a forged image to the file.
+// writeForged returns a function that writes a forged image to a file and returns its path.
 func writeForged(name string, image forge.Bytes) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -197,12 +197,12 @@ func flatImage(text string) func(testing.TB, string) string {
 	}
 }
 
-// goodFlat is the descriptor of flatImage.
+// goodFlat returns the descriptor of flatImage.
 func goodFlat() string {
 	return vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 0`, xpSectors))
 }
 
-// changed is that descriptor with one replaced text.
+// changed is goodFlat with one text replaced.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
 
 // poolImage is a disk with one partition at LBA 63, filled by put. Offsets of put are relative to the partition.
@@ -277,8 +277,8 @@ func launch(*testing.M) (int, error) {
 	}
 }
 
-// measure runs trueup once for each list of arguments, through the launcher, and limits every run to the budget. A
-// command that only reads gets six more tries, because on a busy machine only the lowest cost is meaningful.
+// measure runs trueup once for each list of arguments, through the launcher, and requires every run to stay within the
+// budget. A command that only reads gets six more tries, because on a busy machine only the lowest cost is meaningful.
 func measure(t testing.TB, runs ...[]string) []result {
 	t.Helper()
 	all := launched(t, runs)

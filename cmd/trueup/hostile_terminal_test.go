@@ -58,7 +58,7 @@ var labelDisk = madeDisk{
 	},
 }
 
-// TestHostileLabels puts such texts into the labels of volumes made by real tools.
+// TestHostileLabels puts the texts of someTexts into the labels of volumes made by real tools.
 func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
@@ -147,7 +147,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestHostileArguments puts such texts into a command line, like a script that is given such names.
+// TestHostileArguments passes hostile texts as file names and flag values, like a script that is given such names.
 func TestHostileArguments(t *testing.T) {
 	t.Parallel()
 	image := writeForged("disk.raw", hostile.Disk())(t, t.TempDir())

@@ -342,8 +342,8 @@ var (
 	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)(\(| resumed>).*= 0`)
 )
 
-// needsLandlock skips a test if the kernel has no Landlock. It asks the kernel, because an unconfined command must not
-// pass for one on an old kernel.
+// needsLandlock skips a test if the kernel has no Landlock. It asks the kernel and not the program: otherwise a command
+// that does not confine itself would pass for one on an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if err := hasLandlock(); err != nil {
@@ -396,8 +396,8 @@ func requireConfined(t *testing.T, calls string) {
 	require.True(t, opened, "%s", calls)
 }
 
-// If the kernel lacks a feature, a command continues with a warning and reports it in JSON, or with --require-sandbox
-// refuses.
+// If the kernel lacks a feature, a command continues with a warning and reports the lack in JSON. With
+// --require-sandbox, it fails before it reads anything.
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
@@ -437,7 +437,7 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 	}
 }
 
-// A scan with fewer workers than requested warns too, or refuses.
+// A scan with weaker isolation than requested warns, or is refused with --require-sandbox.
 func TestScanWithoutLandlock(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")

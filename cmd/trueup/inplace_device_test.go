@@ -54,8 +54,8 @@ func TestInPlaceOnDevice(t *testing.T) {
 	}
 }
 
-// TestInPlaceOnDeviceIsRefused refuses devices that are in use, too small or not named as such, and journals that would
-// not survive a power cut. Nothing is written.
+// TestInPlaceOnDeviceIsRefused requires refusals of devices that are in use, too small or not named as such, and of
+// journals that would not survive a power cut. Nothing is written.
 func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newDeviceMove(t, roomyNTFS(t))
@@ -98,15 +98,16 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	grows.requireOld(t)
 }
 
-// TestKilledMovesOnDevice kills a move on a device: the command that inspect prints completes it, or reverses it.
+// TestKilledMovesOnDevice kills a move on a device at system calls that change something: the command that inspect
+// prints completes it, or reverses it.
 func TestKilledMovesOnDevice(t *testing.T) {
 	t.Parallel()
 	newDeviceMove(t, roomyNTFS(t)).killed(t, "pwrite64,fsync,ioctl,unlinkat",
 		func(p callPoint) bool { return p.number%16 == 3 })
 }
 
-// TestFilesOnLoopDevices refuses to move or exchange the file of a loop device, and to resume or undo that, by any name
-// and any file of the disk. After detaching, it continues.
+// TestFilesOnLoopDevices requires that commands refuse to move or exchange a file with a loop device, and to resume or
+// undo such work, by any name and for any file of the disk. After detaching, they succeed.
 func TestFilesOnLoopDevices(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
@@ -163,7 +164,7 @@ func TestBlockDevice(t *testing.T) {
 	require.Equal(t, before, sha256Of(t, raw))
 }
 
-// TestDeviceInUse refuses a device with a mounted file system, because it changes during the read.
+// TestDeviceInUse requires that a device with a mounted file system is refused, because it changes while it is read.
 func TestDeviceInUse(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "volume")

@@ -101,7 +101,7 @@ func (c *moveCase) prepare(t testing.TB, source string) *moveCase {
 	return c
 }
 
-// reset restores the disk before the move.
+// reset restores the disk to its state before the move.
 func (c *moveCase) reset(t testing.TB) {
 	t.Helper()
 	for _, name := range folderNames(t, c.folder) {
@@ -271,7 +271,8 @@ func gptDisk(t testing.TB) string {
 	return path
 }
 
-// TestInPlaceIsTheCopy moves disks of all formats in place. make test runs each disk in two formats.
+// TestInPlaceIsTheCopy requires that a move in place gives the same disk as a copy, in all formats. make test runs each
+// disk in two formats.
 func TestInPlaceIsTheCopy(t *testing.T) {
 	t.Parallel()
 	for i, name := range slices.Sorted(maps.Keys(moveDisks)) {
@@ -304,8 +305,8 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 	}
 }
 
-// TestDescriptorGivenBack renames the descriptor in the middle of a move, like a user. The new size of a grown disk is
-// there anyway.
+// TestDescriptorGivenBack renames the hidden descriptor back in the middle of a move, as a user could. After a resume
+// it has the new size of the grown disk.
 func TestDescriptorGivenBack(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatFlat, moveDisks["grows"](t))
@@ -450,9 +451,9 @@ var moveFaults = []struct {
 // except calls at the start of Go's runtime.
 const faultCalls = moveCalls + ",pread64,lseek,newfstatat"
 
-// TestCallsOfAMoveFail fails or interrupts calls of a move, of a resume and of an undo. The run reports it, and the
-// next one completes or reverses the move. With TRUEUP_KILLS it tries each call with each fault; internal/inplace also
-// fails each call.
+// TestCallsOfAMoveFail makes calls of a move, of a resume and of an undo fail, or interrupts them. The run reports it,
+// and the next one completes or reverses the move. With TRUEUP_KILLS it tries each call with each fault;
+// internal/inplace also fails each call.
 func TestCallsOfAMoveFail(t *testing.T) {
 	t.Parallel()
 	disks := map[string]diskFormat{"grows": formatFlat}
@@ -560,7 +561,8 @@ func TestMoveIsAlone(t *testing.T) {
 	c.requireMoved(t)
 }
 
-// TestJournalCannotBeSeen fails the check for a journal: that is different from a disk without a journal.
+// TestJournalCannotBeSeen makes the look-up of the journal fail: a command returns that error, and does not treat the
+// disk as one without a journal.
 func TestJournalCannotBeSeen(t *testing.T) {
 	t.Parallel()
 	c := newMove(t, formatRaw, noisyDisk(t, 4))
@@ -575,8 +577,8 @@ func TestJournalCannotBeSeen(t *testing.T) {
 	c.requireOld(t)
 }
 
-// TestJournalElsewhere keeps the journal in another folder. The disk contains its path in the middle of the move, and
-// another disk is refused with it.
+// TestJournalElsewhere keeps the journal in another folder. In the middle of the move, the disk contains the path of
+// the journal, and another disk with this journal is refused.
 func TestJournalElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {

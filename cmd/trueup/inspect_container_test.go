@@ -317,7 +317,8 @@ var chainCases = []chainCase{
 	},
 }
 
-// TestChainsAcrossPartitions requires that align handles dependencies between partitions that stay and that move.
+// TestChainsAcrossPartitions requires that align refuses a move if a partition that stays may depend on the one that
+// moves.
 func TestChainsAcrossPartitions(t *testing.T) {
 	t.Parallel()
 	for _, c := range chainCases {

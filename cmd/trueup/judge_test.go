@@ -49,7 +49,7 @@ func (o opinionCase) start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buff
 	return cmd, &stdout, &stderr
 }
 
-// run runs it until it ends, when nothing of the judges may be left.
+// run runs a command until it ends, and requires that nothing of the judges is left.
 func (o opinionCase) run(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd, stdout, stderr := o.start(t, args...)
@@ -127,7 +127,7 @@ func TestJudgeIsInterrupted(t *testing.T) {
 	}
 }
 
-// judgesSay judges a copy with the judges of this machine, and returns their answers.
+// judgesSay runs trueup judge on a copy with the judges of this machine, and returns its result and the answers.
 func judgesSay(t *testing.T, by, source, dest string) (result, opinion.Table) {
 	t.Helper()
 	disktest.Tool(t, "qemu-img")
@@ -352,8 +352,8 @@ func TestOpinions(t *testing.T) {
 	})
 }
 
-// requireAgree copies a job, requires that both judges agree, and that libguestfs gives the expected answers. It
-// returns the copy.
+// requireAgree makes a copy with the command job, and requires that both judges agree and that libguestfs gives the
+// expected answers. It returns the path of the copy.
 func requireAgree(t *testing.T, job, source string, want map[string]opinion.Verdict) (dest string) {
 	t.Helper()
 	dest = filepath.Join(t.TempDir(), "copy.raw")

@@ -198,7 +198,7 @@ func (c *killCase) killAtCall(t *testing.T, p callPoint) {
 	c.count(t, cmd, err) // strace ends with the signal of its tracee
 }
 
-// count counts the end of the run: killed, otherwise successful.
+// count counts a run that was killed. It requires that any other run was successful.
 func (c *killCase) count(t *testing.T, cmd *exec.Cmd, err error) {
 	t.Helper()
 	if !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
@@ -256,7 +256,7 @@ func spread(found map[string]int, n int) []callPoint {
 	return points[:min(n, len(points))]
 }
 
-// With few kills, all syncs of the folder.
+// spread returns at most the requested number of points, and none for a negative number.
 func TestSpreadOfFewKills(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, spread(map[string]int{"fsync": 3}, -1))

@@ -35,8 +35,8 @@ type mounted struct {
 	full    string
 }
 
-// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: of sticks and cards, and
-// of two servers on this machine. `make filesystems` runs it.
+// TestMountedFileSystems runs trueup on file systems that a Linux kernel mounts in a virtual machine: the usual ones of
+// sticks and cards, and two from servers on this machine. `make filesystems` runs it.
 func TestMountedFileSystems(t *testing.T) {
 	if os.Getenv("TRUEUP_FILESYSTEMS") != "1" {
 		t.Skip("make filesystems runs it: a virtual machine, a server for SMB and one for NFS")
@@ -128,7 +128,8 @@ func copiesHere(t *testing.T, source string) []mountCopy {
 	return made
 }
 
-// copies requires that each format has the same bytes as elsewhere, read after unmounting, also with --force.
+// copies requires that a copy in each format has the expected bytes, with and without --force, when read after a
+// remount.
 func (m mounted) copies(t *testing.T, g *linuxGuest, made []mountCopy) {
 	t.Helper()
 	dir := m.request.Target

@@ -71,7 +71,7 @@ func TestWebObjectThatChanges(t *testing.T) {
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
 }
 
-// A few bytes can expand to any number of bytes: a full folder and a signal end that, and leave nothing.
+// A few bytes can expand to any number of bytes: a full folder or a signal ends the unpacking, and no file is left.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	dir, spool := t.TempDir(), t.TempDir()

@@ -74,7 +74,7 @@ func TestForceSparesUnreadableFiles(t *testing.T) {
 	require.Equal(t, before, diskSum(t, formatFlat, other))
 }
 
-// TestForceOverADiskInUse requires that a DEST that is open in QEMU stays.
+// TestForceOverADiskInUse requires that align --force refuses a DEST that is open in QEMU, and changes no file.
 func TestForceOverADiskInUse(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)

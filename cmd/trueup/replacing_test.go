@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestReplaceOfAFixedFile refuses an immutable file and folder before a byte is copied.
+// TestReplaceOfAFixedFile requires that an immutable file or folder is refused before a byte is copied.
 func TestReplaceOfAFixedFile(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -96,7 +96,7 @@ func (s scanResult) same(t testing.TB) map[string]string {
 	return out
 }
 
-// words holds the wordsOf each image, by its path below root.
+// words returns the state, verdict and errors of each image (see wordsOf), by its path below root.
 func (s scanResult) words(root string) map[string]string {
 	out := map[string]string{}
 	for path, i := range s.rows {
@@ -161,8 +161,8 @@ func manyDisks(t testing.TB, n int) string {
 	return dir
 }
 
-// everyKind is a folder with images of all kinds, valid ones and ones that refer to foreign files, and the expected
-// result of each.
+// everyKind is a folder with images of all kinds, valid ones and ones that refer to files outside of the folder, and
+// the expected result of each.
 type everyKind struct {
 	dir, outside string
 	want         map[string]string
@@ -230,7 +230,7 @@ func (k *everyKind) good(t testing.TB) {
 	k.put(t, "readme.txt", "no image\n", "")
 }
 
-// bad lists images that refer to foreign files, and files that only look like images.
+// bad adds images that refer to foreign files, and files that only look like images.
 func (k *everyKind) bad(t testing.TB) {
 	t.Helper()
 	descriptor := func(extent string) string {
@@ -306,7 +306,7 @@ func startHeld(t testing.TB, args ...string) *live {
 	return l
 }
 
-// read reads standard output.
+// read reads standard output, up to the number of lines that allow permits.
 func (l *live) read(r *os.File) {
 	defer close(l.drained)
 	defer r.Close()
@@ -335,7 +335,7 @@ func (l *live) allow(lines int) {
 	l.more.Broadcast()
 }
 
-// middle waits until a scan with -o json has printed this many rows. A scan of startHeld stops there.
+// middle waits until a scan with -o json has printed at least rows rows. A scan of startHeld stops there.
 func (l *live) middle(t testing.TB, rows int) {
 	t.Helper()
 	l.allow(rows)
@@ -372,7 +372,7 @@ func (l *live) workers(t testing.TB) []int {
 	return children(t, l.cmd.Process.Pid)
 }
 
-// children returns the children of a process, without ended ones.
+// children returns the process IDs of the children of pid, without zombies.
 func children(t testing.TB, pid int) (out []int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")

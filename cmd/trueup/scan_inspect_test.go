@@ -179,9 +179,9 @@ func TestScanAgreesWithInspect(t *testing.T) {
 	})
 }
 
-// TestScanOfHostileImages has the hostile images that need no flags in one library, in make test a sixth of them, good
-// disks between them: each costs its own row, with the error of inspect. Names of files are left out, since a
-// scan looks in their folders, too.
+// TestScanOfHostileImages scans a library of good disks and of the hostile images that need no flags, in make test a
+// sixth of them: each costs only its own row, with the error of inspect. Hostile file names are left out, since a scan
+// looks in their folders, too.
 func TestScanOfHostileImages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

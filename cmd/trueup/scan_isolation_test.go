@@ -31,8 +31,8 @@ var (
 	netCall  = regexp.MustCompile(`^\d+ +(socket|connect|bind|sendto|socketpair)\(`)
 )
 
-// opened runs a scan under strace and returns the paths that its processes opened. It must start no other program, and
-// make no socket.
+// opened runs a scan under strace and returns the paths that its processes opened. The scan must start no other
+// program, and make no socket.
 func opened(t *testing.T, args ...string) (paths []string, r result) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
@@ -116,7 +116,7 @@ func TestRowsOfEachIsolation(t *testing.T) {
 	}
 }
 
-// If no process can be started, the scan continues without, and reports it.
+// If no worker process can be started, the scan continues without workers, and reports it.
 func TestScanWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))
@@ -207,7 +207,8 @@ var scannedFormats = []struct {
 	{"disk.raw", []string{"-O", "raw"}, 48, 80},
 }
 
-// TestScanReadsLittle requires that the amount read of an aligned image does not grow with it.
+// TestScanReadsLittle requires that the number of bytes that a scan reads of an aligned image does not grow with the
+// image.
 func TestScanReadsLittle(t *testing.T) {
 	t.Parallel()
 	for _, d := range scannedDisks {
@@ -282,7 +283,7 @@ var passing = []string{
 	"started", "finished", "duration_seconds", "version", "isolation", "worst", "file_system", "reuse",
 }
 
-// normal returns a line of JSON without passing fields, its keys sorted.
+// normal returns a line of JSON with sorted keys, without fields that differ from run to run.
 func normal(t testing.TB, line string) string {
 	t.Helper()
 	var v any

@@ -18,7 +18,7 @@ import (
 // someDisks are enough that a scan of them takes a while.
 const someDisks = 300
 
-// Killed workers lose only the images that they were reading.
+// A killed worker costs only the image that it was reading.
 func TestScanWorkersAreKilled(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -56,7 +56,7 @@ func TestScanWorkersAreKilled(t *testing.T) {
 	requireGone(t, pids)
 }
 
-// A worker gets neither memory nor files, like on an overloaded machine.
+// A worker gets neither memory nor files, as on an overloaded machine.
 func TestScanWorkersAreStarved(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
@@ -192,7 +192,7 @@ func TestScanInterruptedReports(t *testing.T) {
 	require.False(t, s.sum.Complete)
 }
 
-// The second signal ends at once, even if the first one is waiting for a slow reader.
+// The second signal ends the scan at once, even if the first one still waits for a reader that reads nothing.
 func TestScanSecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)

@@ -73,7 +73,7 @@ func validateOutput(t testing.TB, args []string, stdout string) {
 	}
 }
 
-// validate requires one JSON object that fits its schema.
+// validate requires that the output of a command is one JSON object that fits its schema.
 func validate(t testing.TB, stdout string) {
 	t.Helper()
 	// The package's own decoder keeps large numbers exact and refuses a second value.
@@ -168,8 +168,8 @@ func objectsIn(place string, value any) map[string]map[string]any {
 	return found
 }
 
-// TestSchemasNameEveryField compares the fields of the Go structs with those of the schemas, so that a field that no
-// test disk needs is not forgotten.
+// TestSchemasNameEveryField compares the fields of the Go structs and of the schemas, so that a field is not forgotten
+// when no test disk needs it.
 func TestSchemasNameEveryField(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]any{

@@ -183,7 +183,7 @@ func TestServeEnds(t *testing.T) {
 	require.FileExists(t, l.Addr().String(), "the socket is systemd's")
 }
 
-// A source that changes ends the server with an error, which clients also get.
+// A source that changes ends the server with an error, and its clients fail too.
 func TestServeChangedSource(t *testing.T) {
 	t.Parallel()
 	source := pairDisk(t)
@@ -214,7 +214,7 @@ func TestServeIsConfined(t *testing.T) {
 	requireConfined(t, string(text))
 }
 
-// Ten thousand connections and clients that do not read do not exceed the memory of a server.
+// A server stays within its memory with ten thousand connections, and with clients that do not read.
 func TestServeMemory(t *testing.T) {
 	t.Parallel()
 	s := serving(t, "--as-is", pairDisk(t))
@@ -261,7 +261,7 @@ func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 	removeView(t, sameView(t, source, aligned, flags...))
 }
 
-// sameView is requireSameView without the removal.
+// sameView is requireSameView, but keeps the view and returns its path.
 func sameView(t testing.TB, source, aligned string, flags ...string) (view string) {
 	t.Helper()
 	view = filepath.Join(filepath.Dir(source), viewName)

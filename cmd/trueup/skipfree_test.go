@@ -142,8 +142,8 @@ func requireZerosFor(t *testing.T, a, b []byte, n int64) {
 	require.Greater(t, differ, n*9/10)
 }
 
-// A copy without a move, and one that replaces SOURCE, omit the same; commands that cannot omit anything refuse the
-// flag.
+// A copy without a move, and one that replaces SOURCE, omit the same free space; commands that cannot omit any refuse
+// the flag.
 func TestSkipFreeOfOtherCommands(t *testing.T) {
 	t.Parallel()
 	raw, _ := reusedDisk(t)

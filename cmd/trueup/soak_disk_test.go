@@ -400,7 +400,7 @@ func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	return entries
 }
 
-// starts returns the starts of the source.
+// starts returns the starts of the partitions of the source, by number.
 func (d *soakDisk) starts() map[int]int64 {
 	starts := map[int]int64{}
 	for _, p := range d.parts {
@@ -665,7 +665,7 @@ creation_host = "test"
 creation_time = 1000000000
 `
 
-// placeVolume copies the file part into a disk, without holes.
+// placeVolume copies the file part to byte offset off of a disk, leaves out holes, and removes the file.
 func placeVolume(t testing.TB, part, raw string, off int64) {
 	t.Helper()
 	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes",

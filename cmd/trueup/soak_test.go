@@ -95,8 +95,8 @@ func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 	return slices.DeleteFunc(cases, func(c *soakCase) bool { return !c.sound })
 }
 
-// readSoak requests that the guest reads every file of every result, each mounted as the kind that was made, and
-// returns the check of that.
+// readSoak makes the guest read every file of every result, each mounted as the kind that was made, and returns the
+// check of the result.
 func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	type read struct {
 		c      *soakCase
@@ -168,7 +168,7 @@ func (c *soakCase) String() string {
 	return b.String()
 }
 
-// run makes the disk, aligns it, and checks everything.
+// run makes the disk, aligns it, and checks the whole result.
 func (c *soakCase) run(t *testing.T) {
 	t.Helper()
 	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c,

@@ -140,8 +140,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// makeExampleDisk makes the source of an example: two misaligned partitions, in the format of the name. A package is
-// like twoDisks.
+// makeExampleDisk makes the source of an example in the format of its name: two misaligned partitions, or for a package
+// the disks of twoDisks.
 func makeExampleDisk(t *testing.T, path string) {
 	t.Helper()
 	if filepath.Ext(path) == ".ova" {

@@ -36,7 +36,7 @@ func bcdDevice(signature uint32, off int64) []byte {
 	return d
 }
 
-// mountedText is such a value in a .reg file, as a whole line.
+// mountedText returns a mountedValue as in a .reg file, from the equal sign to the end of the line.
 func mountedText(signature uint32, off int64) string {
 	return "=hex(3):" + hexBytes(mountedValue(signature, off)) + "\n"
 }

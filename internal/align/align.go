@@ -19,7 +19,7 @@ import (
 // flash.
 const Block = 4 * units.KiB
 
-// Goal describes the result of a plan.
+// Goal selects the partitions that a plan moves, and the boundary of their new starts.
 type Goal struct {
 	Must Boundary // partitions off this boundary move
 	Want Boundary // boundary of their new start; a multiple of Must
@@ -120,7 +120,8 @@ type Finding struct {
 	Partition int           `json:"-"`
 }
 
-// Check returns the findings of a disk: misaligned starts, and every relevant issue. goal selects the moves.
+// Check returns the findings of a disk: misaligned starts, and every relevant issue. goal decides which partitions
+// would move.
 func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
 	moves, inOrder := map[int]bool{}, map[int]bool{}
@@ -144,7 +145,8 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	return out
 }
 
-// add appends a finding. It merges a repetition of the last text, such as a warning that refuses a move.
+// add appends a finding. If the last one has the same code, partition and text, add keeps only the finding with the
+// greater effect.
 func add(fs []Finding, f Finding) []Finding {
 	if n := len(fs) - 1; n >= 0 && fs[n].Code == f.Code && fs[n].Partition == f.Partition && fs[n].Text == f.Text {
 		if f.Effect > fs[n].Effect {

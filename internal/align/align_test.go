@@ -58,7 +58,7 @@ func of(t *testing.T, fixture string) *layout.Layout {
 	return l
 }
 
-// The boundary auto: 64 KiB if the boot code reads CHS, otherwise 1 MiB; partitions on 64 KiB stay with both.
+// With the boundary auto, partitions off 64 KiB move: to 64 KiB if the boot code reads CHS, otherwise to 1 MiB.
 func TestGoal(t *testing.T) {
 	for _, tc := range []struct {
 		fixture              string

@@ -94,7 +94,7 @@ func (b Boundary) Target() Boundary {
 	return b
 }
 
-// Criterion returns the boundary for inspections.
+// Criterion returns the boundary for verdicts: b, or DefaultBoundary if b is the zero value.
 func (b Boundary) Criterion() Boundary {
 	if b == (Boundary{}) {
 		return DefaultBoundary

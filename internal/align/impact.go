@@ -29,8 +29,8 @@ type Touched struct {
 	SequentialWrite Change `json:"sequential_write"`
 }
 
-// Change is a number of blocks now, and for a partition that starts on a multiple of the storage block. Both are exact:
-// a block is a power of two.
+// Change is a number of blocks: now, and if the partition started on a multiple of the storage block. Both are exact: a
+// block is a power of two.
 type Change struct {
 	Now     float64 `json:"now"`
 	Aligned float64 `json:"aligned"`
@@ -89,7 +89,8 @@ func (i Impact) Touched(n int64) Touched {
 	}
 }
 
-// change counts blocks for data at their current place and at their place after a move.
+// change calls count for the present start of the data and for the start after a move, and converts the results to
+// blocks.
 func (i Impact) change(count func(first int64) int64) Change {
 	block := i.Storage.Block
 	from := block - i.Storage.Offset // keeps it from falling below 0
@@ -218,7 +219,7 @@ func worse(order string, size int64, read, write Change) (out []Load) {
 	return slices.DeleteFunc(out, func(l Load) bool { return !l.Worse() })
 }
 
-// unit describes a block of the volume.
+// unit returns the size and the name of a block of the volume, for messages.
 func (i Impact) unit() string {
 	if i.Assumed {
 		return units.Format(i.Block) + " block (assumed size: the content states none)"

@@ -76,7 +76,7 @@ func insideCases() []insideCase {
 	}
 }
 
-// clusterCases are file systems whose clusters start after their own tables.
+// clusterCases are file systems whose clusters start at the end of their own tables.
 func clusterCases() []insideCase {
 	const kib = 1024
 	return []insideCase{

@@ -119,7 +119,8 @@ func unjudged(p boot.Partition) string {
 	return ""
 }
 
-// Judged reports whether the place of a partition affects I/O.
+// Judged reports whether the start of a partition affects I/O. An extended partition is only a container, and the
+// database of a dynamic disk is rarely used.
 func Judged(p boot.Partition) bool { return unjudged(p) == "" }
 
 // HoldsVolume reports whether a partition can hold a volume. An extended partition is a container of others, and the
@@ -331,7 +332,7 @@ func (j Judgement) startFinding(p boot.Partition, boundary Boundary, sector int6
 	return f
 }
 
-// cost describes the cost of a start off 4 KiB. free is true if there is none.
+// cost returns the text about the cost of a start off 4 KiB. free is true if the start costs nothing.
 func cost(p boot.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text, false

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Storage is the storage below a disk. It reads and writes whole blocks, or stores each of them in another place.
+// Storage is the storage below a disk. It reads and writes whole blocks, or maps each block to its own location.
 type Storage struct {
 	Name   string `json:"name"`  // "netapp"; "64K" for a plain size
 	About  string `json:"about"` // description for readers

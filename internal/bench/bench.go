@@ -22,7 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Options select the measurements and their method.
+// Options configure a benchmark.
 type Options struct {
 	Folder   string
 	Buffered bool // through the page cache, for storage that refuses direct I/O
@@ -36,7 +36,7 @@ type Options struct {
 	Watch    Watch
 }
 
-// Watch receives the progress.
+// Watch receives the progress of a benchmark.
 type Watch interface {
 	Begin(phase string, total int64) // bytes to fill, or milliseconds to measure
 	Add(n int64)
@@ -95,7 +95,7 @@ func (o *Options) length() int64 {
 	return units.AlignDown(o.Size, units.MiB) + units.AlignUp(slices.Max(o.Starts), units.MiB)
 }
 
-// Say describes the planned work.
+// Say describes the scratch file and the planned measurements, with their approximate duration.
 func (o *Options) Say() string {
 	runs := len(measured.Loads()) * len(o.Starts) * o.Rounds
 	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v "+
@@ -109,7 +109,7 @@ const (
 	Measure = "measure"
 )
 
-// Run measures. It leaves no scratch file behind, however it ends.
+// Run runs the benchmark and returns its result. It leaves no scratch file behind, even on an error.
 func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	f, err := newFio(ctx, o.Program)
 	if err != nil {

@@ -60,7 +60,7 @@ func short(t *testing.T, folder string) *Options {
 	return o
 }
 
-// fake makes a fio of a script.
+// fake writes a shell script that acts as fio, and returns its path. It answers --version before script runs.
 func fake(t *testing.T, script string) string {
 	t.Helper()
 	return disktest.Program(t, program, "[ \"$1\" = --version ] && { echo fio-3.33; exit; }\n"+script)
@@ -82,7 +82,7 @@ func onStorage(t *testing.T) string {
 	return dir
 }
 
-// The I/O of fio is taken from its system calls.
+// The offsets that fio reads and writes are taken from its system calls.
 func TestFioStartsWhereItShould(t *testing.T) {
 	t.Parallel()
 	real, strace, dir, trace := disktest.Fio(t), disktest.Tool(t, "strace"), onStorage(t),

@@ -177,7 +177,7 @@ var kinds = []struct {
 	{names: []string{"fuse", "fuseblk"}, note: "a file system in user space: its program is measured too"},
 }
 
-// describe finds the storage of the folder, and rejects a file system without I/O to storage.
+// describe finds the storage of the folder. It returns an error for a file system without I/O to storage.
 func (t *target) describe(o *Options) error {
 	m, err := mountOf(t.file)
 	if err != nil {

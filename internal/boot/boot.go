@@ -23,7 +23,7 @@ type Result struct {
 	boots  bool         // the disk has boot code, a boot chain or a firmware partition
 }
 
-// Read identifies the boot code by codes, runs the finders and returns their results.
+// Read identifies the boot code among codes, runs the finders and returns their results.
 func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 	g.Code, g.Codes = Identify(codes, g.Sector0), codes
 	r := &Result{Code: g.Code}
@@ -142,7 +142,7 @@ func (f *Found) Unbootable(code string, partition int, text, remedy string) {
 	f.onMove(ondisk.Unbootable, code, partition, text, remedy)
 }
 
-// Warn reports a consequence of moving a partition (0 for any) that the user should know.
+// Warn adds a warning that applies if a partition (0 for any) moves.
 func (f *Found) Warn(code string, partition int, text, remedy string) {
 	f.onMove(ondisk.Warn, code, partition, text, remedy)
 }
@@ -255,8 +255,8 @@ func (g *Guest) Configured(c Config) {
 // Configs returns the recorded configurations in boot order.
 func (g *Guest) Configs() []Config { return g.configs }
 
-// NotSeen records that a search could not read the files of a partition. The object of the search is empty if the
-// partition can hold none. err is an error of Files or of a file.
+// NotSeen records that a search could not read the files of a partition. An empty object of the search (what) means
+// that the partition can hold none. err is an error of Files or of a file.
 func (g *Guest) NotSeen(p Partition, what string, err error) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}

@@ -134,8 +134,8 @@ func first(codes []*Code, code []byte, may func(c *Code) bool) *Code {
 	return Unknown
 }
 
-// Like returns a test for byte patterns that code contains in every build and language, at any place. A pattern is
-// hexadecimal, with two dots for a variable byte, and texts in quotes.
+// Like returns a test that accepts code with all of these byte patterns, at any place. A pattern is hexadecimal, with
+// two dots for a byte that differs between builds, and has texts in quotes.
 func Like(all ...string) func(code []byte) bool {
 	runs := make([][]uint16, len(all))
 	for i, run := range all {

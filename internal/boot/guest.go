@@ -311,7 +311,7 @@ const (
 	NotKnown   State = "unknown"
 )
 
-// Sign is the state shown by one file or volume.
+// Sign is the evidence of a state in one file or volume.
 type Sign struct {
 	State     State  `json:"state"`
 	Partition int    `json:"partition,omitempty"` // 0 is the disk

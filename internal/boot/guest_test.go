@@ -55,7 +55,7 @@ func guestOf(n int) *boot.Guest {
 	return g
 }
 
-// Files are read of partitions that hold a volume, lie on the disk, and are at most a disk has.
+// Files are read only of partitions that hold a volume and lie on the disk, and of at most 128 of them.
 func TestFilesOfPartitions(t *testing.T) {
 	const most = 128
 	reader(t, func() (guestfile.FS, error) { return files{}, nil })

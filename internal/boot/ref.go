@@ -136,7 +136,7 @@ type Place struct {
 	Off  int64
 }
 
-// Names returns the place on another disk that a reference points to.
+// Names returns the place that a reference to another disk points to.
 func (r Ref) Names() Place { return Place{r.Disk, r.Points} }
 
 // Limits for joining the changed bytes of a reference to one patch.

@@ -260,7 +260,8 @@ func (m *mutant) read(n int) []byte {
 // field is the eight bytes at an offset.
 func (m *mutant) field(at int) []byte { return append(m.read(at+8), make([]byte, at+8)...)[at:][:8] }
 
-// halfLinked reports whether a boot record in a raw file has a link with a place but without a type or sectors.
+// halfLinked reports whether an extended boot record in a raw file has a link with a start but without a type or
+// sectors.
 func (m *mutant) halfLinked() bool {
 	b := m.read(32 << 20)
 	return slices.ContainsFunc(regions(b), func(r region) bool {
@@ -444,7 +445,7 @@ func (r *regionFinder) vhdx() {
 	}
 }
 
-// guest: structures of the disk itself, in a file that holds it byte for byte.
+// guest adds the structures of the disk itself, in a file that holds it byte for byte.
 func (r *regionFinder) guest() {
 	le := binary.LittleEndian
 	r.add("MBR", 440, 72, le)

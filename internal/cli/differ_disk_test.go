@@ -65,14 +65,14 @@ func (p differPart) verdict() int {
 	return min(code(p.start), code(p.start+p.data))
 }
 
-// differFormat is a format of qemu-img.
+// differFormat is an image format for qemu-img, with its options.
 type differFormat struct {
 	name, suffix string
 	options      []string // one of which is drawn
 	flags        []string
 }
 
-// qemuName returns qemu-img's name of the format.
+// qemuName returns qemu-img's name for the format.
 func qemuName(format string) string {
 	if format == "vhd" {
 		return "vpc"
@@ -275,8 +275,8 @@ func (d *differDisk) partition(t *testing.T, raw string) {
 	}
 }
 
-// sfdisk writes the table with the program of this name. Sometimes it finds no room for a partition although there is
-// some.
+// sfdisk writes the table with the program of this name. It skips the test if the program finds no room for a
+// partition, which can happen although there is room.
 func (d *differDisk) sfdisk(t *testing.T, raw string) {
 	t.Helper()
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "--no-reread", "--no-tell-kernel", raw)

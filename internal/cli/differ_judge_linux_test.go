@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// limits returns a function that reports resources used beyond the limits since.
+// limits returns a function that reports the memory and CPU time used since this call if one of them exceeds its limit.
 func limits(t *testing.T) func() string {
 	t.Helper()
 	used := func() (uint64, time.Duration) {

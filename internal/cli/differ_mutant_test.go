@@ -30,7 +30,7 @@ var differCorpus = []string{
 
 var unpackedParents = map[string][]byte{}
 
-// corpusParent returns an image of the corpus, or other without a corpus.
+// corpusParent returns a copy of an image of the corpus, or other if there is no corpus.
 func corpusParent(t *testing.T, rng *rand.Rand, other string) string {
 	t.Helper()
 	name := differCorpus[rng.IntN(len(differCorpus))]

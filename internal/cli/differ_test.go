@@ -42,7 +42,7 @@ var differTargets = []string{
 	"qcow2:v2", "qcow2:v3", "qcow2:compressed",
 }
 
-// inspect returns the result of inspect, and its exit code.
+// inspectJSON runs inspect --json on the image at path, and returns its exit code, output and decoded result.
 func inspectJSON(t *testing.T, path string) (ended, *jsonAnswer) {
 	t.Helper()
 	end := trueup(t, "inspect", "--json", path)
@@ -51,7 +51,7 @@ func inspectJSON(t *testing.T, path string) (ended, *jsonAnswer) {
 	return end, a
 }
 
-// requireRead requires that a sound disk is read like the tools do.
+// requireRead requires that a sound disk is read as the tools read it.
 func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	t.Helper()
 	end, a := inspectJSON(t, path)
@@ -394,13 +394,13 @@ type difference struct {
 	got, want  differTable
 }
 
-// copies reports whether convert would copy the image, according to the container.
+// copies reports whether convert would copy the image, judging by the container alone.
 func copies(s *realign.Source) bool {
 	refuses := func(f align.Finding) bool { return f.Effect >= ondisk.Refuse }
 	return !slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses)
 }
 
-// badEnd returns the fault in the end of a command.
+// badEnd returns the faults in the exit code and the error messages of a command.
 func badEnd(e ended, a *jsonAnswer) (out []string) {
 	if !slices.Contains([]int{0, 1, 2, 3, 4}, e.code) {
 		out = append(out, fmt.Sprintf("exit code %d", e.code))
@@ -469,7 +469,7 @@ func (r *jsonRow) code() string {
 	return r.Error.code()
 }
 
-// unplanned returns the error code of the plan of the only disk.
+// unplanned returns the code of the error that prevented a plan of the only disk. It is empty for several disks.
 func (r *jsonRow) unplanned() string {
 	if len(r.Disks) != 1 {
 		return ""

@@ -360,7 +360,7 @@ func habitOf(cmd *cobra.Command, name string) string {
 	return ""
 }
 
-// nearFlag returns the flag with the most similar name, or "" if none is similar.
+// nearFlag returns the visible flag with the most similar name, with its dashes, or "" if none is similar.
 func nearFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

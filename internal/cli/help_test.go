@@ -97,7 +97,7 @@ const (
 	folders = ":16\n"
 )
 
-// The shells complete files and folders for arguments of these kinds.
+// The shells complete files or folders for each argument that is a path, and no path for other arguments.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct {
 		line []string

@@ -76,7 +76,7 @@ type standing struct {
 	through string
 }
 
-// every returns the same expectation for all roles, with exceptions.
+// every returns the expectation text for all roles, except for the pairs of role and expectation in differ.
 func every(text string, differ ...string) map[string]string {
 	m := map[string]string{"report": text, "script": text, "copy": text, "force": text}
 	for i := 0; i < len(differ); i += 2 {
@@ -178,7 +178,7 @@ func requirePlace(t *testing.T, s standing, w writing) {
 	require.Equal(t, before, after)
 }
 
-// state returns the content of the folder: kinds, sizes, and the first bytes of files.
+// state returns the entries of the working directory by path: the content of a file, or the type of another entry.
 func state(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -197,7 +197,7 @@ func state(t *testing.T) map[string]string {
 	return maps.Clone(out)
 }
 
-// own returns a folder with a disk, as the working directory.
+// own makes a new folder with a disk the working directory.
 func own(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())

@@ -53,7 +53,7 @@ func Main(version string, args []string) (code int) {
 	return Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// interrupted converts the error of a cancelled run to its interrupt.
+// interrupted replaces the error of a cancelled run by its interrupt. It returns any other error unchanged.
 func interrupted(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) {
 		return err

@@ -27,7 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// putSeveral makes images for which inspect returns its codes: 0, 2, 3, and 4 for an interrupted move.
+// putSeveral makes one image for each exit code of inspect: 0, 2, 3, and 4 for an interrupted move.
 func putSeveral(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -39,8 +39,8 @@ func putSeveral(t *testing.T) {
 		[]string{"move", "--allow-unbootable", "4.img"}, &out, &errs), errs.String())
 }
 
-// Several images are shown like single ones, and the worst exit code counts, like for scan: an error, then a refusal,
-// which is an error of scan.
+// Several images are each shown as if inspected alone, and the worst exit code counts, as for scan: an error, then a
+// refusal, which is an error of scan.
 func TestInspectSeveral(t *testing.T) {
 	putSeveral(t)
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ var SectorSizes = []int64{512, 1024, 2048, 4096}
 // Map returns the run at an offset. A format supplies only its map; New adds the read loop, so that it exists once.
 type Map func(off int64) (Run, error)
 
-// Run is a range of bytes in its source, from one offset on.
+// Run locates consecutive bytes of a disk in their source.
 type Run struct {
 	Len int64
 	Src io.ReaderAt // nil means zeros
@@ -252,7 +252,7 @@ func Overlapping[R spanned](ranges []R, r Range) []R {
 	return ranges[:sort.Search(len(ranges), func(i int) bool { return ranges[i].span().Off >= r.End() })]
 }
 
-// Gaps returns r minus ranges, which are sorted and disjoint.
+// Gaps returns the parts of r outside of all ranges, which must be sorted and disjoint.
 func Gaps[R spanned](r Range, ranges []R) (gaps []Range) {
 	from := r.Off
 	for _, x := range Overlapping(ranges, r) {
@@ -369,7 +369,7 @@ type Patch struct {
 	Reason   string
 }
 
-// Range returns the range of the patch.
+// Range returns the range of the disk that the patch overwrites.
 func (p Patch) Range() Range { return Range{p.Off, int64(len(p.New))} }
 
 // Overlay returns d with patches applied. Patches must be sorted, disjoint and inside d.

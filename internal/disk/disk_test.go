@@ -24,8 +24,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// striped is a disk of runs of this length, alternately stored and zero, and its content. The stored bytes are in the
-// file in reverse order, as in an image that grew.
+// striped returns a disk of runs of run bytes, alternately stored and zero, and its content. The stored bytes are in
+// the file in reverse order, as in an image that grew.
 func striped(size, run int) (disk.Disk, []byte) {
 	file, want := pattern(size), make([]byte, size)
 	for off := 0; off < size; off += 2 * run {
@@ -62,7 +62,7 @@ func TestDisksOfMaps(t *testing.T) {
 	}
 }
 
-// A map may return a run beyond the end of the disk: the last grain of an image often is.
+// A map may return a run that extends beyond the end of the disk, as the last grain of an image often does.
 func TestARunPastTheEndIsCut(t *testing.T) {
 	file := pattern(10000)
 	for _, size := range []int64{1, 5000, 5120} {
@@ -342,7 +342,7 @@ func TestComposedDisksAskOnce(t *testing.T) {
 	require.Equal(t, stripes-1, asked)
 }
 
-// An error of the search for holes is returned, of a disk and of its storage.
+// A failed search for holes is an error, both of a disk and of its storage.
 func TestExtentsThatAreNotKnown(t *testing.T) {
 	bad := disktest.NewBadExtents(disktest.ShortDisk([]byte("data"), 4096))
 	_, err := disk.Stored(bad)

@@ -120,13 +120,13 @@ func (w *writer) write(ctx context.Context, c Chunk, b []byte, s *summer) error 
 	return nil
 }
 
-// piece is a range of the disk and the bytes for the target.
+// piece is a range of the disk and its data in the form that the target stores, such as compressed.
 type piece struct {
 	disk.Range
 	data []byte
 }
 
-// list holds the pieces of one chunk. Its memory is reused.
+// list holds the pieces of one chunk for the target. Its memory is reused.
 type list struct {
 	pieces []piece
 	runs   []disk.Range
@@ -321,7 +321,7 @@ func (c Chunk) Wait(ctx context.Context) error {
 	}
 }
 
-// Pass lets the next chunk continue. It is called once.
+// Pass lets the next chunk continue. It must be called once for each chunk.
 func (c Chunk) Pass() { c.passed <- struct{}{} }
 
 // grain is the granularity in bytes at which chunks exclude holes. With scattered data, reading whole chunks would have

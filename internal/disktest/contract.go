@@ -21,7 +21,7 @@ const (
 	zeroSample  = 64 << 10  // bytes: maximum that is read at either end of a zero extent
 )
 
-// effort is the amount that Check reads.
+// effort holds the number and the sizes of the reads by Check.
 type effort struct {
 	reads  int   // of each worker
 	upTo   int64 // bytes: a disk up to this size is compared as a whole
@@ -70,7 +70,7 @@ func check(d disk.Disk, want io.ReaderAt) error {
 	return nil
 }
 
-// broken reports a read whose error is part of the fault.
+// broken returns an error about a read. The error of the read itself, if any, is only part of the text.
 func broken(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
 // contract is one run of Check.
@@ -292,8 +292,8 @@ func EqualBytes(t T, want, got []byte) {
 	}
 }
 
-// firstDifference shows 64 bytes of both sides, from the 16 bytes with the first difference, or nothing. off is the
-// position of the slices on their disk.
+// firstDifference shows 64 bytes of both slices, from the 16 bytes with the first difference on. It returns an empty
+// string for equal slices. off is the position of the slices on their disk.
 func firstDifference(want, got []byte, off int64) string {
 	if bytes.Equal(want, got) {
 		return ""

@@ -18,7 +18,7 @@ import (
 // ErrFault is the error of an operation that a test fails.
 var ErrFault = errors.New("input/output error, made by a test")
 
-// Faults fails one operation of a run.
+// Faults makes one operation of a run fail.
 type Faults struct{ left atomic.Int64 }
 
 // Next counts an operation, and returns ErrFault if it is the one to fail. A nil Faults fails none.
@@ -29,8 +29,8 @@ func (f *Faults) Next() error {
 	return nil
 }
 
-// EveryFault repeats a run, each time failing the next of its operations, until the run ends before that. A run must
-// return the error.
+// EveryFault repeats a run, and makes the next of its operations fail each time, until a run ends without a fault. A
+// run must return the error of its fault.
 func EveryFault(t testing.TB, what string, run func(f *Faults) error) {
 	t.Helper()
 	for n := int64(0); ; n++ {
@@ -68,8 +68,8 @@ func (b *Blind) Truncate(int64) error { return b.call("truncate") }
 // Sync flushes nothing.
 func (b *Blind) Sync() error { return b.call("sync") }
 
-// EveryBadSector repeats a run on a disk, each time with another of its read sectors unreadable. A run must return the
-// error, a text that contains it, or the same result as without: then it has read more than it needs.
+// EveryBadSector repeats a run on a disk, each time with one unreadable sector among those that the run reads. A run
+// must return the error, a text that contains it, or the result of the first run: then it has read more than it needs.
 func EveryBadSector(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, error)) {
 	t.Helper()
 	seen := &badDisk{Disk: d, read: map[int64]bool{}, bad: -1}
@@ -98,7 +98,7 @@ func EveryBadRead(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, erro
 	}
 }
 
-// EveryReadCounts fails each read of a disk and each extent request in turn, which a run must return.
+// EveryReadCounts fails each read and each extent request of a disk in turn, and requires that run returns the error.
 func EveryReadCounts(t testing.TB, d disk.Disk, run func(d disk.Disk) error) {
 	t.Helper()
 	EveryFault(t, "reads", func(f *Faults) error { return run(faultyDisk{d, f}) })

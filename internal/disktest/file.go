@@ -31,7 +31,7 @@ func ReadFile(t testing.TB, path string) []byte {
 	return b
 }
 
-// Stat returns the file information.
+// Stat returns the os.FileInfo of the file at path.
 func Stat(t testing.TB, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -82,7 +82,7 @@ func Some(r *rand.Rand, share float64) func(string, int64) bool {
 	return func(string, int64) bool { return r.Float64() < share }
 }
 
-// call counts a writing call, and fails it without power.
+// call counts a writing call. It returns an error if the power is off, or if the call is to fail.
 func (m *Medium) call() error {
 	if m.Power == 0 {
 		return ErrPower
@@ -96,13 +96,13 @@ func (m *Medium) call() error {
 	return nil
 }
 
-// Bytes returns the data for readers.
+// Bytes returns the present content, including data that are not yet flushed.
 func (f *MediumFile) Bytes() []byte { return f.now }
 
 // Size returns the size, bytes.
 func (f *MediumFile) Size() int64 { return int64(len(f.now)) }
 
-// ReadAt reads the last written data.
+// ReadAt reads the most recently written data, flushed or not.
 func (f *MediumFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.on.Power == 0 {
 		return 0, ErrPower

@@ -90,7 +90,7 @@ func (r *Recorder) fail(op string, off, n int64) error {
 	return r.Err(op, disk.Range{Off: off, Len: n})
 }
 
-// checkUnits requires whole units, but for the tail of the disk.
+// checkUnits requires whole units, except at the end of the disk.
 func (r *Recorder) checkUnits(op string, p disk.Range) {
 	if p.Len <= 0 || p.Off < 0 || p.End() > r.size || p.Off%r.unit != 0 || (p.Len%r.unit != 0 && p.End() != r.size) {
 		r.fault("%s of %+v on a disk of %d bytes in units of %d", op, p, r.size, r.unit)

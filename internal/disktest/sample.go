@@ -22,8 +22,8 @@ func Sample(whole int) int {
 	return whole / 10
 }
 
-// Share reports whether a test tries one of many like cases: each where that is wanted or a mutant must be noticed, a
-// sixth otherwise, which its name chooses.
+// Share reports whether a test runs one of many similar cases: every case if all are requested or Exhaustive is set,
+// otherwise about a sixth of them, selected by name.
 func Share(name string) bool {
 	return Exhaustive || os.Getenv("TRUEUP_SHARES") == "all" || crc32.ChecksumIEEE([]byte(name))%6 == 0
 }

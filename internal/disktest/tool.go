@@ -63,8 +63,8 @@ func Tool(t testing.TB, name string) string {
 	return ""
 }
 
-// DataFile returns path when it exists: a file that a tool's package installs, such as syslinux's boot code, or a
-// script of the module, which Go's test cache then watches. Where it is absent the rule is that of Tool.
+// DataFile returns path if the file exists: one installed by a tool's package, such as syslinux's boot code, or a
+// script of the module, which Go's test cache then watches. If it is missing, the test skips or fails as in Tool.
 func DataFile(t testing.TB, path string) string {
 	t.Helper()
 	ofThisMachine()

@@ -135,8 +135,8 @@ func Undo(ctx context.Context, h *journal.Held, o Options) (journal.Done, error)
 	return d, nil
 }
 
-// mayUndo refuses an undo that loses data, breaks another image, or cannot be completed. It checks a begun undo again
-// if the path still leads to the copy, because a guest may have been started from it.
+// mayUndo returns an error if an undo would lose data, break another image, or could not be completed. It checks a
+// begun undo again if the path still leads to the copy, because a guest may have been started from it.
 func (x *run) mayUndo(ctx context.Context, o Options) error {
 	if err := x.present(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (x *run) leadsToCopy() bool {
 		(!x.several() || x.d.is(n.Other, n) || !x.d.holds(o.Name, o.Was) && !x.d.holds(o.Name, o.Kept))
 }
 
-// present refuses an undo if a file of the original has none of its names.
+// present returns an error if a file of the original has none of its names.
 func (x *run) present() error {
 	for _, f := range x.Old {
 		if f.text() || x.d.there(f) || x.d.is(x.New[0].Other, f) {
@@ -316,8 +316,8 @@ func (x *run) kept() (out []string) {
 	return out
 }
 
-// mayFinish refuses to remove the original if the aligned disk is missing or faulty, if another image needs the
-// original, or, without o.Force, if the original has changed or has data that the copy lacks.
+// mayFinish returns an error if the original must stay: if the aligned disk is missing or faulty, if another image
+// needs the original, or, without o.Force, if the original has changed or has data that the copy lacks.
 func (x *run) mayFinish(ctx context.Context, o Options) error {
 	loses := ""
 	if slices.ContainsFunc(x.Old, func(f file) bool { return x.d.is(f.Other, f) }) { // otherwise nothing is removed

@@ -216,7 +216,7 @@ func (k kind) source(path string) (x *exchange.Source, done func() error, err er
 	return x, img.Close, err
 }
 
-// kept returns the second name of a file of the source.
+// kept returns the name under which a file of the source is kept.
 func (k kind) kept(name string) string {
 	if filepath.Ext(name) == ".cert" {
 		name += ".kept"

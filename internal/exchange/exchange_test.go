@@ -91,7 +91,7 @@ func TestGuestWroteSince(t *testing.T) {
 	}
 }
 
-// The commands refuse to break a snapshot or a running machine, or to lose the only disk.
+// The commands refuse work that would break a snapshot or a running machine, or lose the only disk.
 func TestCommandsRefuse(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -131,7 +131,7 @@ func TestCommandsRefuse(t *testing.T) {
 	}
 }
 
-// Refusals of an exchange precede any rename.
+// A source that cannot be exchanged is refused before any name changes.
 func TestSourcesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	k, qemu := kinds["flat"], disktest.Tool(t, "qemu-img")
@@ -199,7 +199,7 @@ func second(name string) func(dir string) error {
 	}
 }
 
-// A second name of a disk keeps the part after its stem.
+// The name of an original keeps the rest of the name after the stem of the disk.
 func TestOriginalOf(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]string{

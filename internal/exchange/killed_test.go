@@ -74,7 +74,7 @@ type point struct {
 	number int
 }
 
-// points lists the calls of a step from the first one on the journal on.
+// points lists the calls of a step, beginning with its first call on the journal.
 func points(t *testing.T, strace, step, kind, dir string) (out []point) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")

@@ -234,7 +234,7 @@ func machineRuns(name string) func(t *testing.T, dir string) {
 	}
 }
 
-// If the user has removed the original, an undo, which could never end, is not begun, and a finish removes the journal.
+// If the user has removed the original, an undo could never end and is refused. A forced finish removes the journal.
 func TestOriginalWasRemoved(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
@@ -389,7 +389,8 @@ func unpacked(t *testing.T, path string) string {
 	return out
 }
 
-// requireSums requires that a manifest fits, if there is one, and a signature only of the signed manifest.
+// requireSums requires that a manifest, if any, matches the files, and that a signature accompanies only the signed
+// manifest.
 func requireSums(t *testing.T, dir, stem string) {
 	t.Helper()
 	cert, err := os.ReadFile(filepath.Join(dir, stem+".cert"))

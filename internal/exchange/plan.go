@@ -144,7 +144,7 @@ const mark = ".orig"
 // maxPlan bounds the plan of an original that is looked up, in bytes: thousands of files, and two descriptors.
 const maxPlan = 4 << 20
 
-// DiskOf returns the name of the disk with this original, or an empty string if it is no name of an original.
+// DiskOf returns the name of the disk with this original, or an empty string if original is not the name of one.
 func DiskOf(original string) string {
 	at := strings.LastIndex(original, mark)
 	if at < 0 {
@@ -158,8 +158,8 @@ func DiskOf(original string) string {
 }
 
 // OriginalBeside returns the work that keeps, or will keep, a file as the original of a disk in the same folder. Its
-// path is the name of that disk. It returns nil for any other file: without a journal, no longer the source, or without
-// a disk.
+// path is the name of that disk. It returns nil if no journal names the file as an original, or if the file is no
+// longer the source.
 func OriginalBeside(d *gate.Folder, base string) (*journal.Work, error) {
 	disk := DiskOf(base)
 	if disk == "" {
@@ -199,7 +199,7 @@ func (p *plan) keeps(d *folder) bool {
 	return true
 }
 
-// folder changes names in a folder.
+// folder is the folder of an exchange. Its methods compare and change the names of files.
 type folder struct {
 	*gate.Folder
 	bare bool // a name was changed without a link or an exchange
@@ -211,7 +211,7 @@ func (d *folder) is(n name, f file) bool {
 	return err == nil && st.Mode.IsRegular() && st.Inode == f.Inode && f.Inode != 0
 }
 
-// same reports whether a name leads to a file that was not written since.
+// same reports whether name n leads to file f, and f was not written since.
 func (d *folder) same(n name, f file) bool {
 	st, err := d.At.Lstat(string(n))
 	return err == nil && d.is(n, f) && st.Size == f.Size && st.Modified == f.Modified

@@ -99,7 +99,7 @@ func (s *Source) refuse(code, reason, remedy string) error {
 	return &ondisk.Refusal{Code: code, Reason: "replace: " + reason, Remedy: remedy}
 }
 
-// checkPath refuses a path that is a link, and a disk with unfinished work.
+// checkPath returns an error for a path that is a link or not a regular file, and for a disk with unfinished work.
 func (s *Source) checkPath(path string) error {
 	st, err := sys.Lstat(path)
 	switch {
@@ -176,7 +176,7 @@ func (s *Source) immovable(base string) (string, error) {
 	return "", nil
 }
 
-// mayTake refuses a second name that another file has.
+// mayTake returns an error if a file already has the name n, which the original would get.
 func (s *Source) mayTake(n name) error {
 	if !s.dir.Exists(string(n)) {
 		return nil
@@ -203,8 +203,8 @@ func (s *Source) addTracked(disk, tracked string) error {
 	return s.add(disk, f)
 }
 
-// checkUsers refuses a disk whose files another image in the folder references, or the unfinished work of another disk
-// needs.
+// checkUsers returns an error if another image in the folder references a file of the disk, or the unfinished work of
+// another disk needs one.
 func (s *Source) checkUsers() error {
 	user, err := s.user(s.path, names(s.plan.Old))
 	if user != "" {
@@ -440,9 +440,9 @@ func packageShapes(p *ova.Package) ([]shape, error) {
 	return out, errors.Join(err, bad, disks.close())
 }
 
-// free refuses a disk, or the disks of a package, that a program has open, or that another file in the folder needs.
-// force is the effect of --force on an overlay below the folder of the disk or in o.Search. If it is empty, overlays
-// are not searched.
+// free returns an error if a program has the disk or a disk of the package open, or if another file in the folder needs
+// it. force is the effect of --force on an overlay below the folder of the disk or in o.Search. If it is empty,
+// overlays are not searched.
 func (x *run) free(base name, files []string, o Options, force string) error {
 	// The disk's own files reference it under its other names, too: a VMDK names itself.
 	own := []string{string(x.Old[0].Name), string(x.Old[0].Other)}

@@ -156,7 +156,7 @@ func TestTextsOfPackages(t *testing.T) {
 	}
 }
 
-// Changes between the checks and the exchange end it: a missing source, and the journal of another run.
+// An exchange fails if, after the checks, the source disappears or another run leaves a journal.
 func TestOthersComeBetween(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	t.Parallel()

@@ -276,7 +276,7 @@ func TestStepsRefuse(t *testing.T) {
 	}
 }
 
-// If the folder keeps a file, its removal is an error.
+// A file that cannot be removed from the folder is an error.
 func TestFolderKeepsItsFiles(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -357,7 +357,7 @@ func TestUndoListsRemovedFiles(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestPlansThatAreRefused refuses journals that no exchange writes.
+// TestPlansThatAreRefused requires an error for journals that no exchange writes.
 func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	f := func(n, other string) file { return file{Name: name(n), Other: name(other), Inode: 1} }
@@ -410,7 +410,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "unexpected end of JSON")
 }
 
-// TestJournalsOfOtherOriginals has a journal beside a disk that does not describe its original.
+// OriginalBeside ignores a journal of another original, and returns an error for a damaged journal.
 func TestJournalsOfOtherOriginals(t *testing.T) {
 	t.Parallel()
 	beside := func(plan string, spoil func(path string)) (*journal.Work, error) {

@@ -78,7 +78,7 @@ func (f *Found) View(d disk.Disk) disk.Disk {
 	return disk.New(d.Size(), d.SectorSize(), disk.Pieces(d.Size(), pieces, disk.Whole(d, d.Size())))
 }
 
-// Stored returns the bytes left out that the image stores.
+// Stored returns the number of omitted bytes that the image stores.
 func (f *Found) Stored() (n int64) {
 	if f == nil {
 		return 0
@@ -159,7 +159,7 @@ func (f *finder) add(r, within disk.Range) {
 	}
 }
 
-// inUse rejects a volume at byte start of the disk that uses a range it reported as free.
+// inUse returns an error if a volume at byte start of the disk uses a range that it reported as free.
 func (f *finder) inUse(start int64, r disk.Range) error {
 	r.Off += start
 	if hit := disk.Overlapping(f.ranges, r); len(hit) > 0 {
@@ -178,7 +178,8 @@ func (f *finder) cut(taken []disk.Range) {
 	f.ranges = slices.DeleteFunc(left, func(x disk.Range) bool { return x.Len < f.least })
 }
 
-// result counts the bytes left out.
+// result returns the free space, and counts for each volume the free ranges, their bytes and the stored ones among
+// them.
 func (f *finder) result() (*Found, error) {
 	for i := range f.volumes {
 		v := &f.volumes[i]
@@ -205,7 +206,8 @@ func (f *finder) result() (*Found, error) {
 	return &Found{f.ranges, f.volumes}, nil
 }
 
-// ofNTFS rejects a volume with an open log, whose replay could change it.
+// ofNTFS finds the free space of an NTFS. It returns an error if the log is open, because a replay could change the
+// volume.
 func ofNTFS(b *guestfile.Budget, d disk.Disk, free *guestfile.FreeRuns, used func(disk.Range) error) error {
 	opened, err := ntfs.Open(b, d)
 	if err != nil {
@@ -368,7 +370,7 @@ func (f *finder) ofPlace(p boot.Partition) string {
 	return ""
 }
 
-// ofVolume returns a reason based on the content of the partition.
+// ofVolume returns the reason in the content of a partition that requires a full copy, or an empty string.
 func (f *finder) ofVolume(p boot.Partition) string {
 	switch {
 	case p.Volume.Kind == volume.Unknown:

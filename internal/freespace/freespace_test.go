@@ -204,7 +204,7 @@ func TestFreeSpaceOfVolumes(t *testing.T) {
 	}
 }
 
-// A read error fails the whole, and is no reason to copy a volume in full.
+// A read error ends the search for free space, and is no reason to copy a volume in full.
 func TestEachReadFails(t *testing.T) {
 	t.Parallel()
 	d := filetest.RawImage(t, make32(t, "ntfs").path)
@@ -235,7 +235,7 @@ func clearNTFS(v *made, first, n int64) {
 	}
 }
 
-// A volume that was not left in order, or whose bitmap is wrong so that shows, is copied as a whole.
+// A volume that was not left in order, or with a bitmap that is evidently wrong, is copied as a whole.
 func TestVolumesThatAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	u32 := binary.LittleEndian.PutUint32

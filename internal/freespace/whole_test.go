@@ -169,7 +169,7 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
-// Boot data are cut out of free space, at any position.
+// Data that the boot needs are cut out of the free space, wherever they are in it.
 func TestSparedRanges(t *testing.T) {
 	t.Parallel()
 	f := sound()

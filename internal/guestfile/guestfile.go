@@ -21,8 +21,8 @@ const (
 	MaxEntries = 1 << 16 // names of one folder
 )
 
-// FS is a file system of a guest. "/" separates the elements of a path, without a leading one; "" is the root. Names
-// compare as in the guest: without case in NTFS and FAT. An FS is not safe for concurrent use.
+// FS is a file system of a guest. "/" separates the elements of a path and never begins it; "" is the root. Names
+// compare as in the guest: case-insensitively in NTFS and FAT. An FS is not safe for concurrent use.
 type FS interface {
 	// Open finds a regular file. Its error is fs.ErrNotExist if the file is absent, ErrUnsupported if its bytes cannot
 	// be read (compressed, encrypted), ErrFormat if its structures are broken, and ErrLimit if they are too large.
@@ -44,7 +44,7 @@ type Run struct {
 	At  int64 // in the volume
 }
 
-// End returns the end of the run in the file.
+// End returns the offset of the first byte of the file after the run.
 func (r Run) End() int64 { return r.Off + r.Len }
 
 // File is a regular file of a guest, as a disk. Its runs lie in the volume, and gaps between runs read as zeros.

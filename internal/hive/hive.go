@@ -117,7 +117,7 @@ func checksum(base []byte) uint32 {
 	return sum
 }
 
-// spend charges the steps for one item of some bytes.
+// spend charges the steps for one item of the given size in bytes.
 func (b *Budget) spend(bytes int64) error { return b.steps.Spend(1 + bytes/stepBytes) }
 
 const (

@@ -26,7 +26,7 @@ func counted(n int) []byte {
 	return b
 }
 
-// numbered returns this many keys with a number in their names.
+// numbered returns n keys with a number in their names.
 func numbered(n int) (out []hiveforge.Key) {
 	for i := range n {
 		value := hiveforge.Value{Name: "n", Type: 4, Data: []byte{byte(i), byte(i >> 8), 0, 0}}

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// walk reads everything in a hive, and returns the first error. It continues after errors, like a caller may.
+// walk reads everything in a hive, and returns the first error. It continues after errors, as a caller may.
 func walk(h *Hive) error {
 	root, err := h.root()
 	if err != nil {
@@ -89,7 +89,7 @@ const (
 	valueSize, valueOffset                                                       = 4, 8
 )
 
-// cellOffset returns the cell offset of the cell with the byte at.
+// cellOffset returns the offset by which other cells refer to the cell whose content begins at byte at of the file.
 func cellOffset(at int64) uint32 { return uint32(at - 4 - baseSize) }
 
 type brokenHive struct {
@@ -302,8 +302,8 @@ func TestClean(t *testing.T) {
 		"nor is -1")
 }
 
-// cost runs do and limits its memory to the budget of an untrusted image. Its time is limited by the steps of a hive
-// and the bytes read, both of which end with ErrLimit.
+// cost runs do, and requires that its memory stays within the budget of an untrusted image. Its time is limited by the
+// steps of a hive and the bytes read, both of which end with ErrLimit.
 func cost(t testing.TB, do func()) {
 	t.Helper()
 	taken := func() int64 {
@@ -318,7 +318,7 @@ func cost(t testing.TB, do func()) {
 	require.Less(t, taken()-before, int64(64<<20), "bytes")
 }
 
-// mounted is a hive with this many values in MountedDevices.
+// mounted returns a hive with n values in MountedDevices.
 func mounted(n int) forge.Bytes {
 	values := make([]hiveforge.Value, n)
 	for i := range values {

@@ -235,7 +235,7 @@ func TestRewriteLikeHivex(t *testing.T) {
 // commas formats bytes like regedit.
 func commas(b []byte) string { return strings.ReplaceAll(fmt.Sprintf("% x", b), " ", ",") }
 
-// Hashes computed by others of entries of Windows.
+// TestMarvin compares hashes with values that other programs computed.
 func TestMarvin(t *testing.T) {
 	counted := make([]byte, 32)
 	for i := range counted {
@@ -294,7 +294,7 @@ func recovered(t testing.TB, r *Recovery) []byte {
 	return b
 }
 
-// others recovers a hive with other programs, and returns its bins. The logs are in their order.
+// others recovers a hive with another program, and returns its bins. The logs must be in their order.
 func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes) []byte {
 	t.Helper()
 	dir := t.TempDir()

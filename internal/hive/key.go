@@ -188,7 +188,7 @@ func latin1(b []byte) string {
 	return string(runes)
 }
 
-// sameName compares names like Windows: character by character in upper case.
+// sameName compares names as Windows does: character by character in upper case.
 func sameName(a, b string) bool {
 	return slices.EqualFunc([]rune(a), []rune(b), func(x, y rune) bool { return x == y || upper(x) == upper(y) })
 }

@@ -68,7 +68,7 @@ func (r *randomHive) key(depth int) hiveforge.Key {
 	return k
 }
 
-// newRandomHive returns a hive that was not closed, with two logs, and the states in the history of Windows.
+// newRandomHive returns a hive that was not closed, with two logs, and the successive states of the hive.
 func newRandomHive(seed uint64) (files, states []forge.Bytes) {
 	r := &randomHive{Rand: rand.New(rand.NewPCG(seed, 13))}
 	minor := uint32(3 + r.IntN(4))
@@ -146,7 +146,7 @@ func (r *randomHive) newFiles(states []forge.Bytes) []forge.Bytes {
 	return files
 }
 
-// oldFiles has a hive in the middle of a write, and the log of Windows until 8, of which Vista has two.
+// oldFiles returns a hive in the middle of a write, and the log of Windows until 8, of which Vista has two.
 func (r *randomHive) oldFiles(states []forge.Bytes) []forge.Bytes {
 	to := states[1]
 	hive, log := hiveforge.Dirty(states[0], 10), hiveforge.OldLog(states[0], uint32(1+r.IntN(2)), to)
@@ -233,7 +233,7 @@ func patchAll(t *testing.T, r *Recovery, files []forge.Bytes) ([]forge.Bytes, er
 	return out, err
 }
 
-// fates are possible fates of the logs of a hive between the copy and the next start: all exist, none, one alone,
+// fates returns possible states of the logs of a hive between the copy and the next start: all exist, none, one alone,
 // swapped, and each new one torn at one of its entries.
 func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 	add := func(f func(hive, one, two []byte) [][]byte) {
@@ -261,8 +261,8 @@ func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 }
 
 // TestRandomHives rewrites positions in random hives with random logs, and recovers them with an independent program,
-// before and after: for any fate of the logs, every value is the same except for moved positions. TRUEUP_HIVES is the
-// number of hives, from TRUEUP_HIVES_SEED on.
+// before and after: whatever happens to the logs, every value is the same except for moved positions. TRUEUP_HIVES is
+// the number of hives, from TRUEUP_HIVES_SEED on.
 func TestRandomHives(t *testing.T) {
 	t.Parallel()
 	if strconv.IntSize == 32 {
@@ -358,7 +358,7 @@ func seed() hiveforge.Key {
 	}
 }
 
-// known reports whether an error is of a class for hives: a source in memory has no others.
+// known reports whether an error is of a class expected for hives. A source in memory has no other errors.
 func known(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
 }

@@ -165,7 +165,7 @@ func (r *Recovery) fits(l *logFile) bool {
 	return !after(r.base.Sequence2, l.base.Sequence1)
 }
 
-// related rejects a log of another format than the first, or of another hive.
+// related returns an error for a log of another format than the first, or of another hive.
 func (r *Recovery) related(l *logFile, old bool) error {
 	if l.old() != old {
 		return ondisk.In(ondisk.ErrUnsupported, "its logs are of two formats")
@@ -194,7 +194,7 @@ func (r *Recovery) oldChains(found []*logFile) {
 	}
 }
 
-// newChains orders new logs like Windows: the log with the first entry, then the other if it continues there. If the
+// newChains orders new logs as Windows does: the log with the first entry, then the other if it continues there. If the
 // first is torn later, Windows applies only the other.
 func (r *Recovery) newChains(found []*logFile) error {
 	slices.SortFunc(found, byNumber)
@@ -299,7 +299,7 @@ func (w *walker) begin() {
 	w.stale = true
 }
 
-// apply applies the pages of an entry.
+// apply adds the pages of a log entry to the state of the hive.
 func (w *walker) apply(l *logFile, e logEntry) error {
 	w.stale = w.stale || e.binsSize != w.state.bins
 	w.state.bins = e.binsSize
@@ -375,7 +375,7 @@ func (s *state) end() int64 {
 	return end
 }
 
-// whole returns an error if the end of the hive bins is missing.
+// whole returns an error if the end of the hive bins is neither in the file nor in the logs.
 func (s *state) whole() error {
 	if end := s.end(); end < baseSize+int64(s.bins) {
 		return ondisk.In(ondisk.ErrUnsupported,

@@ -41,7 +41,7 @@ func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	return f
 }
 
-// elsewhere returns a copy with another change.
+// elsewhere returns a copy of a hive with another byte changed.
 func elsewhere(f forge.Bytes) forge.Bytes {
 	f = slices.Clone(f)
 	f[len(f)-100]++
@@ -241,8 +241,8 @@ func TestBrokenBaseBlock(t *testing.T) {
 	require.ErrorContains(t, recovery(t, sum).Certain(), "checksum of the base block is 0x7, want ")
 }
 
-// A value that crosses two pages, one of which is in a log, is in both files; one in a page that only a log has is
-// there.
+// A value across two pages, one of which is in a log, is in both files. A value in a page that only a log has is found
+// in the log.
 func TestPagesOfValues(t *testing.T) {
 	h := hot(t)
 	grown := append(with(t, h, "aaaa"), make(forge.Bytes, 4096)...)
@@ -309,7 +309,7 @@ func TestSeal(t *testing.T) {
 	require.False(t, ok, "the hive")
 }
 
-// A log that Windows ignores for its number or time need not belong to this hive; a fitting one must.
+// A log that Windows ignores for its number or time need not belong to this hive; an applicable log must.
 func TestLogsOfOtherHives(t *testing.T) {
 	h := hot(t)
 	a := with(t, h, "aaaa")
@@ -330,7 +330,7 @@ func TestLogsOfOtherHives(t *testing.T) {
 	require.ErrorContains(t, recovery(t, owned, log).Certain(), "belongs to another hive: resource manager")
 }
 
-// late gives an old log another time.
+// late gives an old log another time stamp.
 func late(log forge.Bytes) forge.Bytes {
 	log.U64(12, 5)
 	hiveforge.Seal(log)
@@ -395,7 +395,7 @@ func ruined(t testing.TB, f forge.Bytes) forge.Bytes {
 	return f
 }
 
-// The guest's initial state must be readable.
+// The last state, from which the guest may start, must be readable. An earlier state need not be.
 func TestEndThatCannotBeRead(t *testing.T) {
 	h := hot(t)
 	a := with(t, h, "aaaa")

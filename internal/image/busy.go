@@ -179,7 +179,7 @@ func (img *Image) Written(by Writers) (out []ondisk.Issue) {
 	return out
 }
 
-// locks returns the names of lock files in the folder.
+// locks returns the names of files in the folder that show that the image is in use.
 func (img *Image) locks() ([]string, error) {
 	if img.known != nil {
 		return img.known.Locks, nil

@@ -205,8 +205,8 @@ func everythingOf(img *image.Image) (found []string, err error) {
 	return found, errors.Join(err1, err2, err3, err4)
 }
 
-// TestEveryCallOnAFolderFails fails each call on the file system of an image in turn: a question is answered as without
-// a fault, or with the error.
+// TestEveryCallOnAFolderFails makes each call on the file system of an image fail in turn: a question is answered as
+// without a fault, or with the error.
 func TestEveryCallOnAFolderFails(t *testing.T) {
 	t.Parallel()
 	if oddfs.Answered(t, question.answer) {

@@ -114,7 +114,7 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 
 func (c *chain) last() driver.File { return c.above[len(c.above)-1] }
 
-// file returns the main file of the last image, outside of archives.
+// file returns the main file of the last image, or nil for a file in an archive.
 func (c *chain) file() *gate.File {
 	f, _ := c.last().(*gate.File)
 	return f
@@ -202,8 +202,8 @@ func (c *chain) reachInside(name string, level int) (driver.File, error) {
 	return f, err
 }
 
-// searchFolders finds a parent by its name in the allowed folders themselves. It refuses two different files of this
-// name.
+// searchFolders finds a parent by its name in the allowed folders themselves. It returns an error for two different
+// files of this name.
 func (c *chain) searchFolders(name string, level int) (driver.File, error) {
 	var found driver.File
 	for _, folder := range c.search {

@@ -153,7 +153,7 @@ func TestNoDiskImage(t *testing.T) {
 	}
 }
 
-// The remedy for a Parallels disk depends on its data: QEMU reads no descriptor, and only one file.
+// The remedy for a Parallels disk depends on its data files: QEMU reads no descriptor, and only one file.
 func TestParallelsBundle(t *testing.T) {
 	part := func(kind string) string {
 		return "<Storage><Image><Type>" + kind + "</Type><File>a.hds</File></Image></Storage>"
@@ -288,7 +288,7 @@ func TestTruncatedImagesSaySo(t *testing.T) {
 	}
 }
 
-// The message about an extent names the image beside it to which it belongs.
+// The error for an extent names the image in the same folder to which the extent belongs.
 func TestAnExtentNamesItsImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

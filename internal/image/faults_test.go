@@ -241,7 +241,7 @@ func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 	})
 }
 
-// requireSealed requires that the last writes go to the file of a name, after a sync of all others and of this one.
+// requireSealed requires that the last writes go to the named file, after a sync of all files including this one.
 func requireSealed(t *testing.T, steps []step, name string) {
 	t.Helper()
 	last := len(steps) - 1

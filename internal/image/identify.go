@@ -177,7 +177,8 @@ func glance(format driver.Format, f driver.File) (driver.Names, error) {
 // smallest is the minimum size of an image: one sector, in bytes.
 const smallest = units.SectorSize
 
-// Named reports whether a file of size bytes has the name of an image. With other content, such a file is damaged.
+// Named reports whether a file of size bytes has the name of an image, regardless of its content. If its content is no
+// image, such a file is damaged.
 func Named(name string, size int64) bool {
 	if extended(strings.ToLower(filepath.Ext(name))) != "" {
 		return true

@@ -63,7 +63,7 @@ func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse))
 }
 
-// Renamed gives the text of an image other names of its files. A single-file image contains none.
+// Renamed replaces the file names in the text of an image. An image in a single file contains no names.
 func TestRenamedFiles(t *testing.T) {
 	t.Parallel()
 	dir, img := flatDisk(t)

@@ -346,15 +346,15 @@ func OpenAlone(
 	return img, nil
 }
 
-// FileSet holds the open files of a package, read-only, in one folder.
+// FileSet holds the open files of a package, read-only, in its folder or below.
 type FileSet struct {
 	gate.Opened
 	within   map[string]*gate.Folder // folders below the folder of the first file, by path
 	siblings *siblingCache           // of the images among the files
 }
 
-// siblingCache caches the file names in the images of a folder. The disks of a package share it, since the folder may
-// be large.
+// siblingCache caches the file names stored in the images of a folder. The disks of a package share it, since the
+// folder may be large.
 type siblingCache struct{ names map[string]driver.Names }
 
 // OpenFiles opens the first file of a set. The user's own path may contain links. meter counts the bytes read; it may
@@ -380,7 +380,7 @@ func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
 	}, nil
 }
 
-// First returns the first file.
+// First returns the file by which the set was opened.
 func (s *FileSet) First() driver.File { return s.Handles[0] }
 
 // Has reports whether the folder has a file of this name.

@@ -143,7 +143,7 @@ func TestFilesOfAPackage(t *testing.T) {
 	require.NoError(t, err, "a folder that is open already does not count again")
 }
 
-// Each read for recognizing a file and its references can fail.
+// Each failing read during the identification of a file and its references is returned as an error.
 func TestReadsOfAnIdentity(t *testing.T) {
 	t.Parallel()
 	d := newFolder(nil)
@@ -189,7 +189,7 @@ func TestViewsNameTheirSource(t *testing.T) {
 	require.Contains(t, issues[0].Text, "view.vmdk")
 }
 
-// An extent does not search for its image where a scan has searched before.
+// Opening an extent does not search a folder for its image if a scan has already read that folder.
 func TestAnExtentOfAKnownFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -235,7 +235,7 @@ func TestClaimedDevice(t *testing.T) {
 	require.Contains(t, issues[0].Text, "is mounted, or part of another device")
 }
 
-// Each format has invalid sizes. Nothing is written for them.
+// A format returns an error for a disk that it cannot store because of its size or sector size, and writes nothing.
 func TestDisksThatAFormatCannotHold(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

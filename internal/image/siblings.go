@@ -85,7 +85,7 @@ func (u *unseen) issues() []ondisk.Issue {
 	}}
 }
 
-// siblingNames returns the file names in the images of the folder.
+// siblingNames returns the file names stored in the images of the folder.
 func (img *Image) siblingNames() (_ map[string]driver.Names, err error) {
 	switch s := img.siblings; {
 	case img.known != nil:
@@ -170,7 +170,7 @@ func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/"
 // Moving is the suffix of a descriptor during a move in place, so that no hypervisor finds the disk.
 const Moving = ".moving"
 
-// byExtension reports whether files of a format can name other files, and the extension belongs to it.
+// byExtension reports whether files of a format can name other files, and name has an extension of that format.
 func byExtension(f driver.Format, name string) bool {
 	name = strings.TrimSuffix(name, Moving)
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
@@ -212,7 +212,8 @@ func passed(err error) bool {
 	return errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrChanged) || errors.Is(err, fs.ErrNotExist)
 }
 
-// readSiblings reads the file names in the images of the folder. It reads a file with several names once.
+// readSiblings reads the file names stored in the images of the folder, without the image except. It reads a file with
+// several names once.
 func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error) {
 	list, err := d.Names(func(name string) bool { return name != except && naming(d, name) })
 	if err != nil {
@@ -289,7 +290,8 @@ func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 // used lists the files that an image or a package needs.
 func used(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) }
 
-// UserOf returns the first image or package in the folder with a file as extent, parent or member, or an empty string.
+// UserOf returns the first image or package in the folder that names base as its extent, parent or member, or an empty
+// string.
 func UserOf(d *gate.Folder, base string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {
@@ -348,7 +350,7 @@ func findUser(
 	return "", nil
 }
 
-// userAmong returns the first sibling with base among its names. gives selects the names.
+// userAmong returns the first sibling with base among the names selected by gives, or an empty string.
 func userAmong(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) string {
@@ -376,7 +378,8 @@ func IsNamed(d *gate.Folder, name string) (bool, error) {
 	return false, err
 }
 
-// OtherUser is OtherUser for the files of the image.
+// OtherUser returns the first other image or package in the folder that refers to a file of the image, or an empty
+// string.
 func (img *Image) OtherUser() (string, error) {
 	var files []string
 	for _, f := range img.Handles {

@@ -242,7 +242,7 @@ func TestOverlaysBesideALink(t *testing.T) {
 	}
 }
 
-// A path of the user that is not a file is not a reference in an image.
+// For a path to a folder, a FIFO or no file at all, Open returns an error about the file, not about a reference.
 func TestTheUsersPathMustBeAFile(t *testing.T) {
 	path := t.TempDir()
 	_, err := image.Open(path, image.Options{})
@@ -268,8 +268,8 @@ func TestTheUsersPathMayBeALink(t *testing.T) {
 	require.NoError(t, img.Close())
 }
 
-// If the locks of a further folder cannot be listed, it is an error. Not parallel: after a double close, the descriptor
-// number may belong to another test.
+// Busy returns an error if the locks of a further folder cannot be listed. Not parallel: after a double close, the
+// descriptor number may belong to another test.
 func TestFurtherFolderThatCannotBeListed(t *testing.T) {
 	lib := t.TempDir()
 	extent := imagetest.Write(t, lib, "flat.vmdk", make([]byte, 64*sector))
@@ -284,7 +284,7 @@ func TestFurtherFolderThatCannotBeListed(t *testing.T) {
 	require.ErrorIs(t, img.Close(), unix.EBADF)
 }
 
-// Files of other users, and files other than OVFs, are not searched for a name.
+// An unreadable OVF and a damaged image of another format are not searched for a name, but could refer to any file.
 func TestFilesThatAreNotSearched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

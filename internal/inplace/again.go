@@ -112,8 +112,8 @@ func (a *Again) files(p *Plan) (medium, error) {
 	return f, nil
 }
 
-// Resume completes the move. If nothing was moved, or the move was undone, it restores the original state, or refuses
-// with Forward.
+// Resume completes the move. If nothing was moved, or the move was undone, it restores the original state, or returns
+// an error if Forward is set.
 func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
@@ -251,7 +251,8 @@ func (a *Again) moving(p *Plan) (string, error) {
 	})
 }
 
-// marked returns the first file of the folder, among those selected by which, that has the mark of a move.
+// marked returns the first file of the folder, among those selected by which, that has the mark of a move. It returns
+// an empty string if there is none.
 func (a *Again) marked(p *Plan, which func(name string, is sys.Info) bool) (string, error) {
 	at, first := a.Held.Dir, p.Files[0]
 	names, err := at.Names(func(name string) bool {

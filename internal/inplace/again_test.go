@@ -103,7 +103,7 @@ func TestUndoneMoveStays(t *testing.T) {
 	}
 }
 
-// TestNothingToUndo fails calls of the undo of a move that had not begun.
+// TestNothingToUndo makes calls fail while a move that had not begun is undone.
 func TestNothingToUndo(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 2; n++ {

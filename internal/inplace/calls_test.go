@@ -63,8 +63,8 @@ func (f *onFiles) putBack(was map[string][]byte) {
 	}
 }
 
-// TestEveryCallOfAMoveFails fails each call on the file system of a move, and of its resume and undo, in turn. The run
-// reports it, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes
+// TestEveryCallOfAMoveFails fails each file system call of a move, a resume and an undo in turn. The run reports the
+// error, or ends as if nothing had failed. The disk is the old or the new one, or marked; then the next run completes
 // it.
 func TestEveryCallOfAMoveFails(t *testing.T) {
 	if oddfs.Answered(t, func(r request) string { return answerTo(t, r) }) {

@@ -81,7 +81,8 @@ func TestEachErrorIsReturned(t *testing.T) {
 	}
 }
 
-// requireErrors fails each call and each read of a run after a kill at a call.
+// requireErrors kills a run at a call, then fails each call and each read of the next run, and requires that it returns
+// the error.
 func requireErrors(t *testing.T, c simCase, at int, undo bool) {
 	t.Helper()
 	start, calls, reads := killed(t, c, at, undo)
@@ -120,7 +121,7 @@ func TestPowerAfterAKill(t *testing.T) {
 	require.NoError(t, s.first)
 }
 
-// TestInterruptedSteps ends a move with a cancelled context before the next stretch.
+// TestInterruptedSteps requires that a move with a cancelled context ends before the next stretch.
 func TestInterruptedSteps(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +133,7 @@ func TestInterruptedSteps(t *testing.T) {
 	require.Equal(t, int64(1), m.step)
 }
 
-// TestRecordsThatAreRefused refuses records that no move writes.
+// TestRecordsThatAreRefused requires an error for records that no move writes.
 func TestRecordsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	x := newTrial(simCases(t)[0], faulty{})
@@ -172,7 +173,7 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	}
 }
 
-// lossy is a storage that loses a write at an offset, or once does not report its holes.
+// lossy is a storage that loses the write at an offset, or fails one request for its holes.
 type lossy struct {
 	simDisk
 	lost    int64
@@ -193,7 +194,7 @@ func (d *lossy) Extent(off, limit int64) (disk.Extent, error) {
 	return d.simDisk.Extent(off, limit)
 }
 
-// TestWritesThatAreLost loses a write of a patch: the disk keeps its mark.
+// TestWritesThatAreLost loses the write of each patch in turn, and requires that the disk keeps its mark.
 func TestWritesThatAreLost(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]
@@ -249,7 +250,7 @@ func TestZerosAreRead(t *testing.T) {
 	require.Greater(t, reads, 10)
 }
 
-// TestPiecesThatChangePlaces refuses pieces that no order can move.
+// TestPiecesThatChangePlaces requires that a plan is refused if no order can move its pieces.
 func TestPiecesThatChangePlaces(t *testing.T) {
 	t.Parallel()
 	c := simCase{plan: &plan.Plan{
@@ -260,7 +261,7 @@ func TestPiecesThatChangePlaces(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// TestPlansThatAreRefused refuses journals whose plans would read or write outside the disk.
+// TestPlansThatAreRefused requires that a journal is refused if its plan would read or write outside the disk.
 func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for why, change := range map[string]func(p *Plan){

@@ -108,7 +108,8 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 	return fs, nil
 }
 
-// apart refuses files behind loop devices: the move would overwrite file systems mounted from them.
+// apart returns an error if a loop device shows a file of the disk: the move would overwrite file systems mounted from
+// it.
 func (fs *files) apart(looped map[sys.ID]string) error {
 	for i, f := range fs.open {
 		st, err := sys.FromOS(f).Stat()

@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// TestPartsThatAreRefused refuses disks with bytes where no move may write.
+// TestPartsThatAreRefused requires an error for disks with bytes where no move may write.
 func TestPartsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -144,7 +144,7 @@ func TestFilesOfADisk(t *testing.T) {
 	require.NoError(t, fs.Close())
 }
 
-// TestErrorsOfFiles fails each call on a file: the error names the call and the file.
+// TestErrorsOfFiles makes each call on a file fail: the error names the call and the file.
 func TestErrorsOfFiles(t *testing.T) {
 	t.Parallel()
 	fs, _, _ := twoFiles(t)
@@ -216,7 +216,7 @@ func TestOwnFilesAreNoOthers(t *testing.T) {
 	require.Equal(t, "data", string(b))
 }
 
-// TestJournalsOfOtherMedia refuses media other than those in a plan.
+// TestJournalsOfOtherMedia requires an error for each file or device that is not the one in the plan.
 func TestJournalsOfOtherMedia(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)

@@ -120,7 +120,7 @@ func (f *onFiles) middle() *onFiles {
 	return f
 }
 
-// again runs a command after a change.
+// again resumes or undoes the interrupted move, after change has modified its Again.
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
 	h, err := journal.Hold(f.path, f.journal)
@@ -252,7 +252,8 @@ func TestMovesOnOtherStorage(t *testing.T) {
 	}
 }
 
-// TestDiskMovedAway keeps the journal of a disk that is in another folder, and unusable without it.
+// TestDiskMovedAway requires that the journal stays if its disk was moved to another folder: the disk is unusable
+// without it.
 func TestDiskMovedAway(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false).middle()
@@ -292,7 +293,7 @@ func (f *onFiles) inode(name string) uint64 {
 	return st.Inode
 }
 
-// TestDisksInUseAreNotMoved has a file of the disk held by another run, and by QEMU.
+// TestDisksInUseAreNotMoved requires that a move is refused while another run, or QEMU, holds a file of the disk.
 func TestDisksInUseAreNotMoved(t *testing.T) {
 	disktest.OnUnix(t, "locks")
 	t.Parallel()
@@ -317,8 +318,8 @@ func TestDisksInUseAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesThatAreRefused refuses to move a disk without a file of its own, a changing one, and one that cannot be
-// moved.
+// TestMovesThatAreRefused requires that a move is refused for a disk without a file of its own, for a changing disk,
+// and for one that cannot be moved.
 func TestMovesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

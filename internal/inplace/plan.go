@@ -311,8 +311,8 @@ func (p *Plan) marks(s Storage) (bool, error) {
 	return mine, nil
 }
 
-// notOld refuses a disk with the original first sector, although its journal is past the commit: it was restored from a
-// backup.
+// notOld returns an error for a disk with the original first sector, although its journal is past the commit: the disk
+// was restored from a backup.
 func (p *Plan) notOld(s Storage) error {
 	b := make([]byte, markSize)
 	if err := ondisk.ReadFull(s, b, 0); err != nil {
@@ -361,7 +361,7 @@ func decodePlan(b []byte) (*Plan, error) {
 	return p, err
 }
 
-// check refuses a plan that would read or write outside of the disk.
+// check returns an error if a plan is inconsistent, or would read or write outside of the disk.
 func (p *Plan) check() error {
 	const most = 1 << 62
 	bad := func(format string, args ...any) error {
@@ -400,7 +400,7 @@ func (p *Plan) check() error {
 			func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} }, p.OldEnd))
 }
 
-// inOrder refuses ranges that are unsorted, overlap, leave the disk, or cross the end of the first sector.
+// inOrder returns an error for ranges that are unsorted, overlap, leave the disk, or cross the end of the first sector.
 func inOrder[T any](what string, list []T, at func(T) disk.Range, size int64) error {
 	end := int64(0)
 	for _, x := range list {

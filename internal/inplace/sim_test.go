@@ -24,7 +24,7 @@ import (
 
 const sector = 512
 
-// simDisk is a disk on a medium. It reports zero sectors like holes of a file.
+// simDisk is a disk on a medium. It reports zero sectors as a file reports its holes.
 type simDisk struct{ *disktest.MediumFile }
 
 func (d simDisk) Extent(off, limit int64) (disk.Extent, error) {
@@ -320,10 +320,10 @@ func (x *trial) crash(kill bool, keep func(string, int64) bool) {
 	x.on = x.on.AfterCrash(keep)
 }
 
-// no unflushed data survive a power cut.
+// nothing is a selection for AfterCrash: all unflushed data are lost.
 func nothing(string, int64) bool { return false }
 
-// end lets a last run end, and checks the disk.
+// end lets a last run complete or undo the move, and checks the disk.
 func (x *trial) end(undo bool) error {
 	if err := x.bootable(); err != nil {
 		return err
@@ -459,7 +459,7 @@ func (s *simulation) undone(c simCase, f faulty) {
 	}
 }
 
-// simulations returns a number of trials, multiplied by TRUEUP_CRASHES.
+// simulations returns the factor for the number of trials: TRUEUP_CRASHES, or 1.
 func simulations(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("TRUEUP_CRASHES")

@@ -54,12 +54,13 @@ func (p *Plan) runs(quick bool) (out []run, steps int64) {
 // distance returns the distance that a piece moves, in bytes.
 func distance(x disk.Shift) int64 { return max(x.To-x.From, x.From-x.To) }
 
-// run returns the run of a stretch.
+// run returns the run that contains stretch i.
 func (m *mover) run(i int64) run {
 	return m.runs[sort.Search(len(m.runs), func(k int) bool { return m.runs[k].first+m.runs[k].many > i })]
 }
 
-// at returns many successive stretches as one, beginning with number i. A piece that moves up moves from its end on.
+// at joins many successive stretches into one step, beginning with number i. A piece that moves up moves from its end
+// on.
 func (m *mover) at(i, many int64) step {
 	r := m.run(i)
 	k := i - r.first
@@ -379,7 +380,8 @@ func (m *mover) read(x disk.Range, filled []disk.Range) (chunk, error) {
 	return c, nil
 }
 
-// allZero reports whether a range is known to read as zero. It drops errors, because a later call returns them, too.
+// allZero reports whether a range is known to read as zero. It returns false on an error, which a later call returns,
+// too.
 func allZero(s Storage, r disk.Range) bool {
 	for e, err := range disk.Extents(s, r) {
 		if err != nil || !e.Zero {

@@ -62,8 +62,8 @@ type medium interface {
 	Close() error
 }
 
-// Suitable refuses an image whose disk cannot be moved in place. It returns the image's metadata around the disk for
-// the new size. For bios, see driver.Options.
+// Suitable returns an error for an image whose disk cannot be moved in place. Otherwise it returns the metadata around
+// the disk for the new size. For bios, see driver.Options.
 func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Around, err error) {
 	switch {
 	case img.Packaged():
@@ -118,7 +118,7 @@ func claimed(img *image.Image) error {
 	return c.Refusal(fmt.Sprintf("its file %.256q cannot be changed", c.File), img.Path)
 }
 
-// onDevice refuses a device that does not hold the disk byte for byte, or would have to grow.
+// onDevice returns an error if the device does not hold the disk byte for byte, or would have to grow.
 func onDevice(img *image.Image, size int64) error {
 	switch have := img.Disk.Size(); {
 	case img.Format != raw.Format.Name:
@@ -185,7 +185,7 @@ func (m *Move) Run(ctx context.Context) error {
 	return m.end(ctx, &work{w, p, f})
 }
 
-// named refuses a disk if the name of its journal or of its hidden descriptor would be too long.
+// named returns a refusal if the name of the disk's journal or of its hidden descriptor would be too long.
 func (m *Move) named(descriptor bool) error {
 	long, remedy := "", "rename the disk"
 	if m.Journal == "" {
@@ -273,7 +273,7 @@ func middle(err error, w *journal.Work, x *mover) error {
 // stopped is context.Canceled with another message.
 type stopped struct{ error }
 
-// Is makes errors.Is report context.Canceled.
+// Is reports whether target is context.Canceled, the error of a stopped move.
 func (stopped) Is(target error) bool { return target == context.Canceled }
 
 // Unwrap returns the error with the message.
@@ -287,7 +287,8 @@ func notBack(err, back error) error {
 	return fmt.Errorf("%w; the move could not be reversed: %w", err, back)
 }
 
-// room refuses a move without room for its journal or for the growth of the disk.
+// room returns an error if there is no room for the journal or for the growth of the disk, or if a power cut would lose
+// the journal.
 func (m *Move) room(p *Plan, blob int64) error {
 	journal, grows, beside := blob+p.area()+units.MiB, p.End-p.OldEnd, m.Image.Dir.At
 	if m.Journal == "" {
@@ -316,7 +317,7 @@ func hasRoom(d *sys.Folder, need int64, what, where string) error {
 	return err
 }
 
-// lasts refuses a journal in memory for a disk that survives a power cut.
+// lasts returns an error if the journal would be in memory, but the disk survives a power cut.
 func (m *Move) lasts(d *sys.Folder) error {
 	inMemory, err := d.InMemory()
 	if !inMemory {
@@ -413,10 +414,11 @@ func (w *work) show(text []byte) error {
 	return w.SyncFolder()
 }
 
-// complete ends a finished move.
+// complete ends a finished move and removes its journal.
 func (w *work) complete() error { return w.showAndRemove(w.plan.Text) }
 
-// back undoes a move that had moved nothing, or was undone before.
+// back ends a move in which nothing has moved, or everything is undone: it restores the old disk, and removes the
+// journal.
 func (w *work) back() error {
 	x, err := open(w.plan, w.disk, w, Options{})
 	if err == nil {

@@ -82,7 +82,7 @@ func newOnDevice(t *testing.T) *onDeviceMove {
 	return m
 }
 
-// begin moves the disk, and may be interrupted halfway.
+// begin moves the disk. An error of look interrupts the move before the first sector is written.
 func (m *onDeviceMove) begin(look func(disk.Disk, disk.Disk) error) error {
 	m.t.Helper()
 	img, err := image.Open(m.img, image.Options{})
@@ -167,7 +167,8 @@ func TestMovesOnADevice(t *testing.T) {
 	require.ErrorIs(t, m.again(m.resume), ondisk.ErrUsage)
 }
 
-// TestJournalsThatStay keeps the journal of a disk that may be in the middle of a move, or that is in another folder.
+// TestJournalsThatStay requires that the journal is kept if the disk may be in the middle of a move, or is in another
+// folder.
 func TestJournalsThatStay(t *testing.T) {
 	t.Parallel()
 	m := newOnDevice(t).middle()
@@ -217,7 +218,7 @@ func TestDevicesThatBreak(t *testing.T) {
 	require.NoFileExists(t, m.journal)
 }
 
-// TestDisksThatAreUnsuitable refuses images that no test of other packages covers.
+// TestDisksThatAreUnsuitable requires an error for unsuitable images that no test of another package covers.
 func TestDisksThatAreUnsuitable(t *testing.T) {
 	t.Parallel()
 	d := disk.New(96*sector, sector, nil)
@@ -264,7 +265,8 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	require.ErrorContains(t, err, `it is the kept original of "x"`)
 }
 
-// TestRoomOfJournals refuses a journal without room or folder, and one that would be lost if the power fails.
+// TestRoomOfJournals requires that a journal without room or folder is refused, and one that would be lost if the power
+// fails.
 func TestRoomOfJournals(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -362,7 +364,7 @@ func failing(t *testing.T, behind, op string) *gate.Folder {
 	return d
 }
 
-// TestMarksThatAreNotRead returns an error for files that cannot be opened or read while searching for a mark.
+// TestMarksThatAreNotRead requires that a search for a mark fails if a file cannot be opened or read.
 func TestMarksThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	f := newOnFiles(t, false)
@@ -388,8 +390,8 @@ func TestLostDescriptor(t *testing.T) {
 	require.NoFileExists(t, f.path+hidden)
 }
 
-// TestDescriptorGetsItsName flushes a descriptor before its name, and the name. After a failing call it returns an
-// error, or the descriptor has its new text.
+// TestDescriptorGetsItsName requires that show flushes the descriptor before the rename, and the folder after it. If a
+// call fails, show returns an error, or the descriptor has its new text.
 func TestDescriptorGetsItsName(t *testing.T) {
 	behind := t.TempDir()
 	var j oddfs.Journal
@@ -423,7 +425,7 @@ func TestDescriptorGetsItsName(t *testing.T) {
 	}
 }
 
-// TestMovesThatAreNotTakenBack reports the state after an interrupt, and not that it was one.
+// TestMovesThatAreNotTakenBack requires that the error of a move that cannot be reversed does not wrap the interrupt.
 func TestMovesThatAreNotTakenBack(t *testing.T) {
 	t.Parallel()
 	back := errors.New("read-only file system")

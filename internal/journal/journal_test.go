@@ -137,8 +137,8 @@ func TestDamagedJournals(t *testing.T) {
 	}
 }
 
-// TestRecordsOfAnotherJournal returns a journal the slots of another one, as a file system does that hands out its
-// blocks before they are written.
+// TestRecordsOfAnotherJournal gives a journal the slots of another one, like a file system that hands out blocks before
+// they are written.
 func TestRecordsOfAnotherJournal(t *testing.T) {
 	t.Parallel()
 	m := disktest.NewMedium()

@@ -31,7 +31,7 @@ func requireBad(t *testing.T, f forge.Bytes, lba int64) {
 	require.ErrorIs(t, err, disktest.ErrFault, lba)
 }
 
-// Both sector sizes are tried, and read errors count for neither.
+// Both sector sizes are tried, and a bad sector is an error with either.
 func TestBadSectorsOfEvidence(t *testing.T) {
 	t.Parallel()
 	primary := slot(0x83, 63, 4000)
@@ -113,8 +113,8 @@ func TestHintsOfGeometry(t *testing.T) {
 	require.Equal(t, table.Geometry{Heads: 16, Sectors: 32}, geometry())
 }
 
-// dosChain is a disk of 255 heads and 63 sectors with a FAT16 in a chain that begins a number of sectors after cylinder
-// 1.
+// dosChain is a disk of 255 heads and 63 sectors with a FAT16 in a chain that begins off sectors after the start of
+// cylinder 1.
 func dosChain(t *testing.T, off int64) *layout.Layout {
 	t.Helper()
 	const cylinder = 255 * 63
@@ -139,7 +139,7 @@ func TestChainThatDOSCannotRead(t *testing.T) {
 	}
 }
 
-// known is the content of a layout.
+// known returns the content of a layout as a text.
 func known(l *layout.Layout) string {
 	var out strings.Builder
 	for _, p := range l.Partitions {
@@ -228,7 +228,7 @@ func TestBadSectorsInGaps(t *testing.T) {
 	badGaps(t, d)
 }
 
-// Headers of 4 MiB in each of many partitions cost an attacker nothing, and us minutes.
+// Headers of 4 MiB in each of many partitions cost an attacker nothing, but trueup minutes.
 func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	const count, size, header = 24, 9 << 11, 4 << 20
 	var entries []tableforge.GPTEntry
@@ -246,8 +246,8 @@ func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// Thousands of small partitions with any content cost an attacker a few bytes each, and us all probers. Empty ones cost
-// nothing.
+// Thousands of small partitions with any content cost an attacker a few bytes each, but trueup a run of all probers.
+// Empty ones cost nothing.
 func TestFilledPartitionsAreBounded(t *testing.T) {
 	const count, step = 1200, 64
 	entries := make([]tableforge.GPTEntry, count)
@@ -323,7 +323,8 @@ func TestNamesOfManyDisks(t *testing.T) {
 	require.Less(t, len(l.Issues[0].Text), 400)
 }
 
-// A data disk has a warning if it has an MBR with a signature and a volume with a letter, and no bootable system.
+// A data disk has a warning if it has an MBR with a signature, a volume that gets a drive letter, and no bootable
+// system of its own.
 func TestDisksThatAWindowsElsewhereMayKnow(t *testing.T) {
 	ntfs := func(signature uint32, active byte, code []byte) forge.Bytes {
 		f := tableforge.NewMBR(4096, tableforge.Slot{Flag: active, Type: 7, Start: 63, Sectors: 3000})

@@ -193,7 +193,7 @@ const (
 	longGapPiece = 4 << 20
 )
 
-// longer returns the buffer for the read after b. At most rest bytes are left.
+// longer returns the buffer for the read after b, of twice its length within limits, and of at most rest bytes.
 func longer(b []byte, rest int64) []byte {
 	n := min(max(gapPiece, 2*int64(len(b))), longGapPiece, rest)
 	return slices.Grow(b[:0], int(n))[:n]

@@ -296,7 +296,8 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 }
 
 // arrayOfDisks reports a disk that is wholly a member of an array, so that the table belongs to the array. The
-// superblock of md 0.90 does not name its device: the last partition's can lie at the place of the disk's own.
+// superblock of md 0.90 does not name its device: the superblock of the last partition can lie in the place of the
+// disk's own.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	if !whole.AtEnd {
 		return
@@ -457,7 +458,8 @@ func (m *metered) count(v *volume.Volume) {
 	m.data = false
 }
 
-// exhausted returns the issue of partitions that are not probed, starting with one. Unknown content does not move.
+// exhausted reports whether a limit is exceeded, and returns the issue of partition from and all later ones, which are
+// not probed. Unknown content does not move.
 func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false

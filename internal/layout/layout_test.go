@@ -303,7 +303,7 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 	}
 }
 
-// Linux checks the size of an entry and not its type, so the range of such an entry must not be moved.
+// Linux checks the size of an entry and not its type, so data in the range of such an entry must not be moved away.
 func TestEntriesOfTypeZero(t *testing.T) {
 	chain := tableforge.NewMBR(4096, slot(0x05, 63, 4000))
 	tableforge.PutEBR(chain, 63, slot(0, 1, 100), tableforge.Slot{})

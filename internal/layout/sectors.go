@@ -346,7 +346,7 @@ func (e *evidence) records(t *table.Table) {
 // beginning is the number of bytes read at the start of a partition without other evidence.
 const beginning = 64 * units.KiB
 
-// add counts a partition with its volume.
+// add counts a partition as evidence for a sector size, by its volume or a copy of its boot sector.
 func (e *evidence) add(d disk.Disk, p table.Partition, v *volume.Volume, sector int64) error {
 	if p.Kind == table.Extended || p.End() > d.Size() || p.Len < sector {
 		return nil

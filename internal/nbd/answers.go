@@ -69,7 +69,7 @@ func (c *Client) begin(q *pending) {
 	}
 }
 
-// receive handles replies until the connection ends, and then fails all open requests.
+// receive processes replies until the connection ends, and then fails all open requests.
 func (c *Client) receive() {
 	var err error
 	for err == nil {

@@ -234,7 +234,7 @@ func (c *Client) exported(b []byte) error {
 	return nil
 }
 
-// blocks stores the block sizes of the server, for an export of known size.
+// blocks checks and stores the block sizes of the server, for an export of known size.
 func (c *Client) blocks(b []byte) error {
 	if len(b) != 12 {
 		return violation("%d bytes about block sizes, want 12", len(b))

@@ -80,7 +80,7 @@ func (f *filling) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, most, f.Size()-off)}, Zero: !f.filled.Load()}, nil
 }
 
-// Zero extents are requested again when everything must be read again.
+// After Forget, the client requests zero extents again.
 func TestClientForgets(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
@@ -133,7 +133,8 @@ func run(t testing.TB, program, socketFlag string, args ...string) (uri string) 
 	return "nbd+unix:///?socket=" + socket
 }
 
-// Foreign servers: with holes, with blocks of 4 KiB, without block status, with an error in the middle.
+// The client reads disks of other servers: with holes, with blocks of 4 KiB, without block status, with an error in the
+// middle.
 func TestClientReadsOtherServers(t *testing.T) {
 	t.Parallel()
 	_, want := odd()
@@ -394,7 +395,7 @@ func TestClientRefusesAnswers(t *testing.T) {
 	}
 }
 
-// A read that waits for a server ends with the client.
+// A read that waits for a reply of the server ends when the client is aborted.
 func TestClientIsAborted(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
@@ -421,7 +422,7 @@ func TestClientIsAborted(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A silent server has a time limit, in its handshake and later.
+// A client gives up on a silent server after a time limit, in the handshake and later.
 func TestClientDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -346,7 +346,7 @@ func (f *flaky) Accept() (net.Conn, error) {
 func (*flaky) Close() error   { return nil }
 func (*flaky) Addr() net.Addr { return &net.UnixAddr{} }
 
-// TestServerOutlivesFailures requires that occasional failures do not add up until the server gives up.
+// TestServerOutlivesFailures requires that a server with occasional failures never gives up.
 func TestServerOutlivesFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -379,8 +379,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzAnswers gets any reply to one request: a successful read is complete, and an extent is within the requested
-// range.
+// FuzzAnswers sends any reply to one request: a successful read must be complete, and an extent must start at the
+// requested offset and end on the disk.
 func FuzzAnswers(f *testing.F) {
 	f.Add(dataAt(replyFlagDone, 0, 4096), false)
 	f.Add(slices.Concat(dataAt(0, 512, 3584), chunkOf(replyFlagDone, replyHole, at(0, 0, 0, 2, 0)...)), false)

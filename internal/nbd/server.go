@@ -157,7 +157,8 @@ func (v *serving) close(l net.Listener) {
 	}
 }
 
-// add admits a client. If all places are in use, it drops the oldest client in its handshake.
+// add admits a client, and reports whether it could. If the limit is reached, it drops the oldest client still in its
+// handshake.
 func (v *serving) add(c *client) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

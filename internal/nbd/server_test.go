@@ -170,7 +170,7 @@ func TestSectorsOfAnExport(t *testing.T) {
 	}
 }
 
-// FuzzSession has a client that sends anything. Replies are well-formed, and data are those of the disk.
+// FuzzSession lets a client send anything. Replies are well-formed, and data match the disk.
 func FuzzSession(f *testing.F) {
 	structured := bytes.Join([][]byte{hello(3), option(optStructuredReply), option(optSetMetaContext, query...)}, nil)
 	for _, opts := range [][]byte{

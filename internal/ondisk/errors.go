@@ -67,7 +67,7 @@ func value(v any) string {
 	}
 }
 
-// TextError is a FormatError for a line of text, where a line number helps more than an offset.
+// TextError is a FormatError for a line of text. It has a line number instead of an offset.
 type TextError struct {
 	What string // "vmdk descriptor"
 	Line int    // from 1
@@ -91,8 +91,8 @@ func Shift(err error, n int64) error {
 	return &moved
 }
 
-// Legible drops an error of malformed bytes, so that an optional read can fail: a broken container is a finding of its
-// own.
+// Legible returns nil for an error of malformed bytes, and any other error unchanged. An optional read can thus fail,
+// because a broken container is a finding of its own.
 func Legible(err error) error {
 	if errors.Is(err, ErrFormat) {
 		return nil

@@ -22,7 +22,7 @@ type Source interface {
 // maxBytes limits a single read of a structure. Larger tables are read in pages (see Pages).
 const maxBytes = 16 << 20
 
-// Bytes reads [off, off+n). It refuses a range that leaves src before it allocates memory.
+// Bytes reads [off, off+n). It returns an error for a range that leaves src, before it allocates memory.
 func Bytes(src Source, off, n int64) ([]byte, error) {
 	if off < 0 || n < 0 || off > src.Size() || n > src.Size()-off {
 		return nil, &FormatError{
@@ -96,7 +96,7 @@ func U32(n int64) uint32 {
 	return uint32(n)
 }
 
-// U64 converts a count or offset, which is never negative.
+// U64 converts a count or offset. It panics if n is negative.
 func U64(n int64) uint64 {
 	if n < 0 {
 		panic(fmt.Sprintf("ondisk: %d is negative", n))
@@ -112,7 +112,7 @@ func I64(n uint64) int64 {
 	return int64(n)
 }
 
-// Byte converts a value for one byte of a field.
+// Byte converts a value for a field of one byte. It panics if the value does not fit.
 func Byte(n int64) byte {
 	if n < 0 || n > math.MaxUint8 {
 		panic(fmt.Sprintf("ondisk: %d does not fit a byte", n))

@@ -94,7 +94,7 @@ func (p *parser) bad(kind error, format string, args ...any) error {
 	return &ondisk.TextError{What: "ovf", Line: line, Msg: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// next handles one token, and reports whether more follow.
+// next parses one token of the XML, and reports whether more follow.
 func (p *parser) next() (more bool, err error) {
 	from := p.dec.InputOffset()
 	token, err := p.dec.Token()
@@ -131,7 +131,7 @@ func (p *parser) syntax(err error) error {
 	return p.bad(ondisk.ErrFormat, "%.256q", err.Error())
 }
 
-// open handles the start of an element at byte from of the text.
+// open processes the start tag of an element at byte from of the text.
 func (p *parser) open(t xml.StartElement, from int) error {
 	if len(p.path) == maxDepth {
 		return p.bad(ondisk.ErrLimit, "elements nest deeper than %d", maxDepth)
@@ -269,7 +269,7 @@ func (a *attributes) text(name string) (string, value) {
 	return a.of.Attr[found].Value, a.places[found]
 }
 
-// number returns an attribute in bytes, or -1 if it is absent.
+// number returns the value of an attribute that counts bytes, or -1 if it is absent.
 func (a *attributes) number(name string) (int64, value) {
 	s, v := a.text(name)
 	if !v.there() {
@@ -308,7 +308,7 @@ const (
 	diskResource    = "disk/"
 )
 
-// openSystem starts a virtual system.
+// openSystem records the start of a virtual system.
 func (p *parser) openSystem() error {
 	if p.path[len(p.path)-1] != systemElement || slices.Contains(p.path[:len(p.path)-1], systemElement) {
 		return nil
@@ -320,7 +320,7 @@ func (p *parser) openSystem() error {
 	return nil
 }
 
-// text handles the text of an element. In a resource of a virtual system, it names a disk.
+// text reads the text of an element. In a resource of a virtual system, it adds the named disk.
 func (p *parser) text(content xml.CharData) error {
 	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement ||
 		!slices.Contains(p.path, systemElement) {
@@ -339,8 +339,8 @@ func (p *parser) text(content xml.CharData) error {
 	return nil
 }
 
-// System returns the index of the first virtual system with a disk; ok is false for an unknown disk. With fewer than
-// two systems, all disks belong to system 0.
+// System returns the index of the first virtual system that uses a disk; ok is false if none does. With fewer than two
+// systems, all disks belong to system 0.
 func (e *Envelope) System(disk string) (n int, ok bool) {
 	if len(e.Systems) < 2 {
 		return 0, true

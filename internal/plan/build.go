@@ -82,7 +82,8 @@ func fitAll(segs []segment, end, delta, limit int64) (at []int64, last int64, ok
 	return at, last, ok
 }
 
-// beyondCHS refuses boot records that DOS could no longer find, unless the user accepts that.
+// beyondCHS adds an issue for a boot record that moves out of DOS's reach. It refuses the plan unless the user accepts
+// that.
 func (p *Plan) beyondCHS(l *layout.Layout) {
 	for _, x := range l.Items() {
 		if to := p.Places.Records[x.Off]; x.Kind == layout.RecordItem && x.Most > 0 && to > x.Most {
@@ -172,8 +173,8 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Shift{From: from, To: to, Len: n})
 }
 
-// rewrite patches the chosen references to their new targets. A reference without a target here stays, and the layout
-// has an issue for it.
+// rewrite patches the chosen references to their new targets. A reference without a target on this disk stays, and the
+// layout has an issue for it.
 func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	for _, r := range p.References(l) {
 		if r.To == r.Points || !chosen(r) {

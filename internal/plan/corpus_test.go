@@ -200,8 +200,8 @@ func TestBeyondTheTable(t *testing.T) {
 		p.Moves)
 }
 
-// An aligned partition makes room only if its neighbour has no other place: free space before that is one, data are
-// not.
+// An aligned partition makes room only if its neighbour has no other place. Free space before the neighbour is such a
+// place, data are not.
 func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	disk := tableforge.NewMBR(20000, slot(0x83, 2048, 2000), slot(0x83, 4200, 3992), slot(0x83, 8192, 2048))
 	goal := kept
@@ -292,7 +292,7 @@ func TestTheGeometryNote(t *testing.T) {
 	require.False(t, note(p), "without boot code they are not read")
 }
 
-// A note reports a growing disk, for programs that store its size elsewhere.
+// A note reports that a disk grows, for programs that store its size elsewhere; other disks get no such note.
 func TestTheSizeNote(t *testing.T) {
 	for _, tc := range []struct {
 		sectors int
@@ -309,7 +309,7 @@ func TestTheSizeNote(t *testing.T) {
 	}
 }
 
-// At refuses places that no copy produces.
+// At returns an error for places that no copy produces.
 func TestAtRefusesOtherPlaces(t *testing.T) {
 	_, l, p := planFixture(t, "two-ntfs-lba63-and-cylinder", 65536)
 	starts := func(first, second int64) map[int]int64 { return map[int]int64{1: first * sector, 2: second * sector} }

@@ -77,7 +77,7 @@ func (e *everyPlace) fits(i int, end, delta int64) bool {
 	return false
 }
 
-// record places boot record i at or after a place: on a cylinder, if DOS searches it there.
+// record places boot record i at or after a place: on a cylinder, if DOS searches for it there.
 func (e *everyPlace) record(i int, at, delta int64) bool {
 	x := e.items[i]
 	if x.Step > 0 {
@@ -102,7 +102,7 @@ func (e *everyPlace) gap(i int, end, delta int64) bool {
 	return !moves && e.fits(i+1, end+g.Len, delta)
 }
 
-// TestGrowthIsTheLeast compares the growth of tiny disks with a search for any place that would do without.
+// TestGrowthIsTheLeast compares the growth of tiny disks with an exhaustive search for a placement without growth.
 func TestGrowthIsTheLeast(t *testing.T) {
 	grown, n := 0, disktest.Sample(20_000)
 	for i := range n {

@@ -305,8 +305,8 @@ func TestOddGPTs(t *testing.T) {
 	require.Greater(t, planned, n*9/10)
 }
 
-// A damaged copy stays if nothing has to be rewritten, is rewritten on request, and otherwise prevents any change of
-// the disk.
+// A damaged copy of the GPT stays if nothing has to be rewritten, is rewritten on request, and otherwise prevents any
+// change of the disk.
 func TestDamagedBackups(t *testing.T) {
 	goal := kept
 	mends := goal
@@ -430,7 +430,7 @@ func TestEnlargedDisks(t *testing.T) {
 	}
 }
 
-// A GPT disk that is truncated anywhere after its entries is read, but not planned.
+// A GPT disk that is truncated anywhere after its entries is read, but a plan of it is an error.
 func TestGPTDiskThatWasCutShort(t *testing.T) {
 	const sectors = 8000
 	disk := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
@@ -593,7 +593,7 @@ func TestHybridMBRFollows(t *testing.T) {
 	})
 }
 
-// On a disk that grows without moves, only a protective entry that ended with the disk changes, also in a hybrid MBR
+// If a disk grows and nothing moves, only a protective entry that ended with the disk changes, even in a hybrid MBR
 // that refuses a move.
 func TestHybridMBROfALargerDisk(t *testing.T) {
 	f := tableforge.NewGPT(sector, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})

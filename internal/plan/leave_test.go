@@ -34,8 +34,9 @@ func (d dice) leave(l *layout.Layout) map[int]string {
 	return out
 }
 
-// TestWhatIsLeftNeverMoves compares plans for random tables with fixed partitions with a search for any valid
-// placement: fixed ones keep their place, all others are aligned, and a plan is refused only if there is no placement.
+// TestWhatIsLeftNeverMoves checks plans for random tables, in which some partitions are fixed, against a search for any
+// valid placement: fixed ones keep their place, all others are aligned, and a plan is refused only if there is no
+// placement.
 func TestWhatIsLeftNeverMoves(t *testing.T) {
 	refused, moved, n := 0, 0, disktest.Sample(20_000)
 	for i := range n {

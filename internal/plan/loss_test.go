@@ -38,7 +38,7 @@ func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	return d, l
 }
 
-// If a guest boots without a position, the disk is aligned, with a warning about it.
+// If a guest can boot with a stale position, the disk is aligned, and the position is reported as unchanged.
 func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	d, l := refusing(t, "the manual is not found")
 	p := newPlan(t, l, kept)
@@ -70,7 +70,7 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	require.NoError(t, verify.Promise(again, l, after))
 }
 
-// If a guest does not boot without it, the plan is refused.
+// A plan is refused if the guest does not boot without a position that cannot be updated.
 func TestAPositionThatCannotFollow(t *testing.T) {
 	_, l := refusing(t, "")
 	p := newPlan(t, l, kept)

@@ -335,7 +335,7 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	require.True(t, x.plan.Renames)
 }
 
-// On any disks of a machine, a letter means the same partition before and after.
+// For any disks of a machine, a letter means the same partition before and after.
 func TestMachinesKeepTheirLetters(t *testing.T) {
 	volume := newWindowsVolume(t)
 	rapid.Check(t, func(t *rapid.T) {

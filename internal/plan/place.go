@@ -207,7 +207,7 @@ func (c *placer) bounded() bool {
 	})
 }
 
-// segment is a range between two partitions to keep.
+// segment is a range to keep between two partitions.
 type segment struct {
 	disk.Range // in the source
 	kind       segmentKind

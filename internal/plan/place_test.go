@@ -44,7 +44,7 @@ func TestWhereSegmentsGo(t *testing.T) {
 	}
 }
 
-// A record that would exceed its limit first moves toward the start.
+// A record that would exceed its highest place is placed closer to the start of the disk.
 func TestRecordsWithinTheirLastPlace(t *testing.T) {
 	require.True(t, within([]segment{seg(record, 0, 10), seg(data, 0, 0)}, []int64{10, 50}))
 	require.False(t, within([]segment{seg(record, 0, 10)}, []int64{11}))
@@ -125,7 +125,7 @@ func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	require.Equal(t, 1, stuck, "it may not go back")
 }
 
-// A partition that fits nowhere does not compress those before it.
+// If a partition fits nowhere, no partition before it is reported as in its way.
 func TestWhatFitsNowhere(t *testing.T) {
 	c := placing(align.Goal{Must: align.BoundaryOf(1000)}, partition(1000, 100), partition(5000, 1000))
 	c.limit = 2500

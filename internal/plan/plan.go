@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Move is the move of one partition. Bytes.
+// Move is the move of one partition, with offsets and length in bytes.
 type Move struct {
 	Partition     int
 	From, To, Len int64
@@ -239,8 +239,8 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 // ErrNoPlan marks a result that no plan can produce.
 var ErrNoPlan = errors.New("align makes no such move (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers in --partition of missing partitions, and of partitions that never move for their own
-// alignment.
+// checkSelection returns an error for numbers in --partition of partitions that are missing, or never move for their
+// own alignment.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
@@ -324,7 +324,7 @@ func (p *Plan) note(i ondisk.Issue) {
 	}
 }
 
-// inTheWay refuses a move that would displace a partition that must stay.
+// inTheWay adds the refusal of a move that would displace a partition that must stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if x, _ := l.Partition(number); x.Fixed != "" {
 		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("the data before it have no room on the "+

@@ -185,7 +185,7 @@ func requireRepeated(t require.TestingT, p *plan.Plan, before, after *layout.Lay
 	require.Equal(t, p.Moves, repeated.Moves, again)
 }
 
-// Old value first: correct hidden sectors are correct again, others are unchanged.
+// Hidden sectors that were correct are correct again, in both boot sectors. Other values are unchanged.
 func TestHiddenSectorsFollow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)

@@ -514,5 +514,6 @@ func (d dice) gap(s *sparse, from, to int64) {
 	}
 }
 
-// span reports which ends the length of a link matches; it can be both, or neither.
+// span tells whether the length of a link leads to the end of the logical partition, of the extended one, of both or of
+// neither.
 type span struct{ logical, box bool }

@@ -130,8 +130,8 @@ func (o order) do(ctx context.Context) (found outcome) {
 	return found
 }
 
-// TestEveryCallOfAJobFails fails each call on the file system of a source and a copy in turn. The job ends as without a
-// fault, or with the error, and leaves no copy or a whole one.
+// TestEveryCallOfAJobFails fails each call on the file system of a source and a copy in turn. The job ends as if
+// nothing had failed, or returns the error, and leaves no copy or a whole one.
 func TestEveryCallOfAJobFails(t *testing.T) {
 	if oddfs.Answered(t, func(o order) outcome { return o.do(t.Context()) }) {
 		return

@@ -345,8 +345,8 @@ func (s *Source) onDevice(d *store.Device) error {
 	return nil
 }
 
-// JournalFile returns the absolute path of the journal of a disk, or an empty string if journal is empty. It refuses
-// the disk itself, and special files.
+// JournalFile returns the absolute path of the journal of a disk, or an empty string if journal is empty. It returns an
+// error for the disk itself, and for special files.
 func JournalFile(journal, disk string) (string, error) {
 	if journal == "" {
 		return "", nil
@@ -372,7 +372,7 @@ func JournalFile(journal, disk string) (string, error) {
 // Middle reports whether an error leaves a disk in the middle of a move.
 func Middle(err error) bool { return errors.Is(err, inplace.ErrMiddle) }
 
-// midMove refuses a disk that begins with the mark of a move, regardless of its name.
+// midMove returns an error for a disk that begins with the mark of a move, regardless of its name.
 func (s *Source) midMove() error {
 	b := make([]byte, min(s.Image.Disk.Size(), units.SectorSize))
 	if err := ondisk.ReadFull(s.Image.Disk, b, 0); err != nil {
@@ -414,7 +414,8 @@ type GoOn struct {
 	Allow []string
 }
 
-// GoOn continues unfinished work, whose journal is locked. It refuses a command that does not apply.
+// GoOn continues unfinished work by undo, resume or finish. The caller holds the lock of the journal. GoOn refuses a
+// command that does not apply to the state of the work.
 func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, error) {
 	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
 	drops := g.Command == Undo && g.Force && w.Work.Drops

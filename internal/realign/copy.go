@@ -23,8 +23,9 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// room refuses a copy that cannot fit, before the first byte is written, and returns the number of bytes that it needs.
-// The allocated size of the source is a quick estimate. Only if it is too large, room reads the data to find zeros.
+// room returns the number of bytes that a copy needs. If the copy cannot fit, it returns an error before the first byte
+// is written. The allocated size of the source is a quick estimate. Only if it is too large, room reads the data to
+// find zeros.
 func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (need int64, err error) {
 	free := o.Room()
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
@@ -55,7 +56,7 @@ type Cost struct {
 	Need  int64 `json:"space_bytes"` // at DEST
 }
 
-// Cost computes the cost of a copy.
+// Cost returns the bytes that a copy by plan p reads and writes, and the space that it needs.
 func (s *Source) Cost(p *plan.Plan) (c Cost, err error) {
 	if c.Read, err = disk.Stored(p.Unused.View(s.Image.Disk)); err != nil {
 		return c, err
@@ -84,8 +85,8 @@ func (c *counter) Reserve(_, n int64) error {
 	return nil
 }
 
-// full adds the missing space to an error if the space ran out during the copy, because others write to the same file
-// system.
+// full adds the required and the free space to an error of a full file system, which other programs may have filled
+// during the copy.
 func full(err error, need int64, room func() (free int64, err error)) error {
 	if !sys.Full(err) {
 		return err

@@ -146,7 +146,7 @@ func (d Device) create(ctx context.Context, s *Source, size int64) (*store.Devic
 	return d.Create(store.Options{Discard: d.Discard, Stop: ctx.Err})
 }
 
-// holds refuses to overwrite the content of the device.
+// holds returns the refusal to overwrite the content of the device.
 func (d Device) holds(found string) error {
 	said := ""
 	if d.Overwrite != "" {

@@ -58,7 +58,7 @@ func goOn(t *testing.T, j *Job, path string, g GoOn) (journal.Done, error) {
 	return j.GoOn(t.Context(), w, g)
 }
 
-// write runs a job.
+// write plans the disk at path, and runs a job that writes the planned disk to a destination.
 func write(ctx context.Context, t *testing.T, j *Job, to Dest, path string) (Written, error) {
 	t.Helper()
 	s := open(t, path)

@@ -403,7 +403,8 @@ func OpenOthers(
 	return o, o.Distinct(s)
 }
 
-// Distinct refuses disks, including s, with the same disk signature, because Windows cannot distinguish them.
+// Distinct returns an error if two disks, including s, have the same disk signature, because Windows cannot distinguish
+// them.
 func (o Others) Distinct(s *Source) error {
 	seen := map[uint32]string{}
 	for _, x := range append(Others{s}, o...) {
@@ -554,7 +555,7 @@ func (s *Source) namesPartitionsOf(target *Source, p *plan.Plan) []align.Finding
 // Machines maps names to the machines of a package.
 type Machines map[string]*layout.Machine
 
-// of returns the machine of a name.
+// of returns the machine with a name, and adds it if it is new.
 func (m Machines) of(name string) *layout.Machine {
 	if m[name] == nil {
 		m[name] = &layout.Machine{}

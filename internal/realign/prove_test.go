@@ -26,7 +26,7 @@ import (
 
 var errMarker = errors.New("marker")
 
-// fakeOutput records its end.
+// fakeOutput records whether it was published or discarded.
 type fakeOutput struct{ published, discarded bool }
 
 func (*fakeOutput) Files() []string       { return nil }
@@ -95,7 +95,7 @@ func checked(issues []ondisk.Issue, err error) *image.Image {
 	return &image.Image{Image: &driver.Image{Check: func() ([]ondisk.Issue, error) { return issues, err }}}
 }
 
-// A copy with damaged tables is a difference.
+// Damaged tables of a copy are reported as a difference.
 func TestTablesOfACopy(t *testing.T) {
 	require.NoError(t, intact(&image.Image{Image: &driver.Image{}}))
 	require.NoError(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Note}}, nil)))
@@ -103,7 +103,7 @@ func TestTablesOfACopy(t *testing.T) {
 	require.ErrorIs(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Warn, Text: "damage"}}, nil)), verify.ErrDifferent)
 }
 
-// Faults in the tables of a source are known, and so are unreadable tables.
+// Faults in the tables of a source are reported. Unreadable tables are an error.
 func TestTablesOfASource(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	damage := ondisk.Issue{Code: "damage", Effect: ondisk.Warn}

@@ -66,7 +66,7 @@ func FindWriters() Writers {
 	return out
 }
 
-// Options returns the options for opening the image. It refuses an unknown format or a missing folder.
+// Options returns the options for opening the image. It returns an error for an unknown format or a missing folder.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
@@ -128,7 +128,7 @@ func (b Bytes) Set(arg string) error {
 	return nil
 }
 
-// agrees refuses an image whose sector size differs from the user's.
+// agrees returns an error if the sector size of an image differs from the user's.
 func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
 		return ondisk.Field("image", "sector size", 0, got,
@@ -144,7 +144,8 @@ var ErrOpen = errors.New("open")
 // ErrComplete rejects allowed folders for a package, which references only its own files.
 var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package; leave it out")
 
-// complete refuses allowed folders and an offset for a disk of a package.
+// complete returns an error if allowed folders or an offset were given for a disk of a package. It then closes the
+// image.
 func (r Reading) complete(img *image.Image) error {
 	switch {
 	case img.Packaged() && r.Offset != 0:
@@ -253,7 +254,8 @@ func isAbsent(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Folders lists the folders and devices that are needed to read the images.
+// Folders lists the folders and devices that must be accessible to read the images. Images on a server and Windows
+// disks need none.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
 		if !hasNoFolder(path) {
@@ -279,7 +281,7 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	return Read(img, r)
 }
 
-// open refuses a disk whose unfinished work blocks other runs, and adds an issue for other unfinished work.
+// open returns an error if unfinished work on the disk blocks other runs, and adds an issue for other unfinished work.
 func (s *Source) open() error {
 	of := image.InPackage{Path: s.Path(), Base: s.Image.Base}
 	if s.Image.Packaged() {
@@ -308,7 +310,8 @@ func (s *Source) open() error {
 	return w.Refusal()
 }
 
-// original adds an issue if the disk is the kept original of an exchange, and refuses it in the middle of the exchange.
+// original adds an issue if the disk is the kept original of an exchange. It returns an error in the middle of the
+// exchange.
 func (s *Source) original(of image.InPackage) error {
 	w, err := exchange.OriginalBeside(s.Image.Dir, of.Base)
 	if w == nil {
@@ -465,7 +468,7 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 	return Read(img, r)
 }
 
-// Local refuses an image on a server, or a Windows disk, for a command that needs a file.
+// Local returns an error for an image on a server, or a Windows disk, because the command work needs a file.
 func Local(path, work string) error {
 	where, remedy := "on a server", "write it to a file with trueup convert, and name that file"
 	switch {
@@ -517,8 +520,8 @@ func refuseWeb(uri, work string) error {
 	})
 }
 
-// CheckAddresses refuses addresses with blanks, because the end of the address and its secrets could not be found in a
-// text.
+// CheckAddresses returns an error for an address with blanks, because the end of the address and its secrets could not
+// be found in a text.
 func CheckAddresses(words []string) error {
 	for _, word := range words {
 		scheme, rest, _ := strings.Cut(word, "://")
@@ -729,7 +732,7 @@ func unreadable(code string, err error) []ondisk.Issue {
 	}}
 }
 
-// Fragments counts the files of the disk's volumes and their fragments.
+// Fragments counts the files of the disk's volumes and their fragments. It returns nil for a broken container.
 func (s *Source) Fragments() ([]freespace.FragmentsOf, error) {
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return nil, nil //nolint:nilerr // reported already

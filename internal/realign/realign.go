@@ -194,7 +194,7 @@ func (s *Source) issuesFor(g Goal) []ondisk.Issue {
 	return append(issues, s.sectors(g)...)
 }
 
-// child refuses to copy a snapshot as a complete disk, because its parents would be missing.
+// child returns the refusal to copy a snapshot as a complete disk, because its parents would be missing.
 func (s *Source) child() ondisk.Issue {
 	names := make([]string, 0, len(s.Image.Chain))
 	for _, l := range s.Image.Chain {
@@ -326,7 +326,7 @@ func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	return append(none, p.Refusals(g.AllowUnbootable)...), nil
 }
 
-// Acceptable returns the error of a refused plan.
+// Acceptable returns an error if the plan is refused.
 func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowUnbootable)) }
 
 // View returns the planned disk before a byte of it is written. The disk is read like any other disk, and checked
@@ -660,8 +660,7 @@ func readBack(err error) error {
 	return fmt.Errorf("read back the copy: %w", err)
 }
 
-// cause returns the cause of a failed copy. A source that changed meanwhile can cause any error, so that error has
-// priority.
+// cause returns the cause of a failed copy: a change of the source, if there was one, since that can cause any error.
 func cause(err error, unchanged func() error) error {
 	if unchanged == nil || errors.Is(err, context.Canceled) {
 		return err

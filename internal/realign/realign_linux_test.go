@@ -34,7 +34,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// A copy that does not fit is refused before the first byte; a compressed one is tried.
+// A copy that does not fit is refused before the first byte. A compressed copy is tried, because it may fit.
 func TestRoom(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	small := t.TempDir()

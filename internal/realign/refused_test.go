@@ -29,7 +29,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Claims of the user that contradict the image are refused.
+// Invalid values of flags, and claims of the user that contradict the image, are refused.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]int64{"512": 512, "4096": 4096, "4K": 4096, "": 0, "x": 0, "1024": 0, "0": 0} {
@@ -165,7 +165,7 @@ func TestPackageThatChanges(t *testing.T) {
 	require.NoFileExists(t, to.Path)
 }
 
-// Missing parts of a copied package are a difference, and incomparable ones an error.
+// A part that is missing from the copy of a package is a difference, and a part that cannot be compared is an error.
 func TestComparedPackages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -277,7 +277,7 @@ func (d failsOnce) ReadAt(p []byte, off int64) (int, error) {
 	return d.Disk.ReadAt(p, off)
 }
 
-// A failing read of the copy is no difference, even if it does not fail again.
+// A failing read of the copy is an error, not a difference, even if it does not fail again.
 func TestProofThatFailsOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, smallDisk(t))
@@ -292,7 +292,7 @@ func TestProofThatFailsOnce(t *testing.T) {
 	require.NoError(t, j.prove(t.Context(), s, p, view, got, &sum))
 }
 
-// The free space of a volume is not guessed.
+// If the free space of a volume cannot be read, verify returns the error.
 func TestFreeSpaceThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -505,7 +505,7 @@ func TestRemotesAreFew(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
-// A refusal has the remedy of its subject.
+// The error for an image on a server has the remedy for the command.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, Local("a.img", "trueup serve"))

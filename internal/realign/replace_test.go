@@ -160,7 +160,7 @@ func TestDisksThatAreNotThere(t *testing.T) {
 	require.NotErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// Read errors of a folder or a planned disk are errors.
+// A read error of a folder or of a planned disk is returned.
 func TestReadingThatFails(t *testing.T) {
 	path := smallDisk(t)
 	img, err := image.Open(path, image.Options{})
@@ -273,7 +273,7 @@ func TestLeftBehind(t *testing.T) {
 	require.ErrorContains(t, err, `left the hidden file ".disk.img.partial"`)
 }
 
-// standIn is a device in a file, with this size and bytes at some offsets.
+// standIn returns a device of size bytes in a file, with bytes at some offsets.
 func standIn(t *testing.T, size int64, at map[int64][]byte) *Device {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "device")
@@ -358,7 +358,7 @@ func TestEdgesThatCannotBeRead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// broken is a disk with system errors.
+// broken is a disk whose injected faults are also I/O errors of the system.
 type broken struct{ disk.Disk }
 
 func (d broken) ReadAt(p []byte, off int64) (int, error) {

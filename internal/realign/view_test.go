@@ -97,8 +97,8 @@ func TestAViewIsTheWholeDisk(t *testing.T) {
 	}
 }
 
-// If the first file ends where the partition begins, the second one is used from byte 0, and likewise a file that
-// differs in its last block. Such views are recognized.
+// A view does not begin a range with byte 0 of a file, because a disk that begins at the start of its files is not
+// recognized as a view. A file with a changed last block is used without that block.
 func TestAViewTakesNoFirstByte(t *testing.T) {
 	t.Parallel()
 	const size = 8 * align.Block
@@ -163,7 +163,7 @@ func TestRefusedViews(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
-// A view shows the disk of a copy, with warnings that a copy does not need. Other sources have none.
+// A view shows the disk of a copy, with warnings that a copy does not need. Other sources cannot have a view.
 func TestJobOfAView(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

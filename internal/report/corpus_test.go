@@ -52,7 +52,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	return r
 }
 
-// Each disk of the corpus has the report beside it.
+// The report of each disk of the corpus equals the one beside it.
 func TestCorpus(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {

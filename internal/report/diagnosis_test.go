@@ -105,7 +105,7 @@ func TestListNames(t *testing.T) {
 	}
 }
 
-// text returns the output of inspect for a fixture on a storage; "" for the default.
+// text returns the output of inspect for a fixture on a storage. An empty storage stands for the default.
 func text(t *testing.T, fixture, storage string, impacts bool) string {
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[fixture])
@@ -286,7 +286,7 @@ func TestOnlyTheQuestionIsBold(t *testing.T) {
 	}
 }
 
-// Sector 0 of a disk without a table is no boot code of a disk: its volume may have its own.
+// No boot code is reported for a disk without a table: sector 0 belongs to the volume, which may have its own.
 func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 	d := diskOf(10)
 	d.Table.Scheme = "none"
@@ -368,7 +368,7 @@ func TestNarrowTerminals(t *testing.T) {
 	require.Contains(t, out.String(), "\nTo see what would change:   trueup plan /srv/templates/windows/xp.vmdk\n")
 }
 
-// File names are in the steps of a boot chain: they must not move the cursor of a terminal. A chain is not longer than
+// The steps of a boot path contain file names, which must not move the cursor of a terminal. A path is not longer than
 // a screen.
 func TestChainInText(t *testing.T) {
 	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}

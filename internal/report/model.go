@@ -259,7 +259,7 @@ type Geometry struct {
 	Sectors   int64 `json:"sectors_per_track"`
 }
 
-// Changes holds the changes of a disk by a plan.
+// Changes describes the changes that a plan makes to a disk.
 type Changes struct {
 	OldSize int64   `json:"old_size_bytes"`
 	NewSize int64   `json:"new_size_bytes"`
@@ -527,7 +527,7 @@ func gapMoves(p *plan.Plan) (out []GapMove) {
 	return out
 }
 
-// NewDifferences describes the differences of a copy with a layout.
+// NewDifferences describes the differences of a copy, with their places in its layout.
 func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 	out := []Difference{}
 	for _, d := range ds {

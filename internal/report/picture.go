@@ -135,7 +135,8 @@ func scale(n, size int64, columns int) (int, int64) {
 	return int(ondisk.I64(q)), ondisk.I64(r)
 }
 
-// crowded divides a disk with more partitions than columns. Each column has the worst state of the segments in it.
+// crowded returns one segment per column, for a disk with more partitions than columns. Each has the worst state of the
+// segments in its column.
 func crowded(segs []segment, size int64, columns int) []segment {
 	out := slices.Repeat([]segment{{columns: 1}}, columns)
 	for _, s := range segs {
@@ -209,7 +210,7 @@ func (t *Text) picture(disks []Disk, names ...string) {
 	t.legend(k, disks[0].Boundary, columns+indent+4)
 }
 
-// legend explains the used characters, in lines of at most columns characters.
+// legend explains the characters in use, in lines of at most columns characters.
 func (t *Text) legend(k key, boundary align.Boundary, columns int) {
 	words := [...]string{"free", "extended", "not judged", "aligned", "off " + boundary.String(), "off 4K"}
 	at := 0

@@ -224,7 +224,7 @@ func (r *Align) ReplacedBy(x *Replaced) {
 // member returns the name of a disk in the package DEST.
 func (r *Align) member(d *AlignedDisk) string { return strings.TrimPrefix(d.Dest, r.Dest+"!") }
 
-// replacedLines prints the place of an exchanged original, and the next commands.
+// replacedLines prints where the original of an exchange is kept, with the commands that restore or remove it.
 func (t *Text) replacedLines(r *Replaced, path string) {
 	switch {
 	case r == nil:

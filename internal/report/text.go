@@ -198,7 +198,7 @@ func byData(d Disk) bool {
 	})
 }
 
-// worst names the partitions with the verdict of the disk, with the verb.
+// worst names the partitions with the verdict of the disk, and returns the verb in the matching number.
 func worst(d Disk) (which, start string) {
 	var bad []string
 	for _, p := range d.Partitions {
@@ -513,7 +513,7 @@ func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
 	}
 }
 
-// container prints the parents of the image and its Usage.
+// container prints the parents of the image, and how much of the disk it stores.
 func (t *Text) container(i Image) {
 	for _, l := range i.Chain {
 		kind := strings.TrimSpace(FormatName(l.Format) + " " + l.Subformat)
@@ -527,7 +527,8 @@ func (t *Text) container(i Image) {
 	}
 }
 
-// place returns the place of the stored bytes, which exclude holes of the files.
+// place returns the words for the place of the stored bytes: "on this disk" if a file has holes, otherwise "in the
+// container".
 func (i Image) place() string {
 	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
 		return "on this disk"
@@ -535,7 +536,7 @@ func (i Image) place() string {
 	return "in the container"
 }
 
-// usageText describes the storage of a disk of a size, in one line.
+// usageText describes in one line how a disk of size bytes is stored.
 func usageText(u *Usage, size int64, place string) string {
 	s := "nothing"
 	switch {

@@ -139,7 +139,8 @@ func (c *Choices) apart(out string) error {
 	return store.Apart(script, append(read, store.Use{Flag: "--since", Path: c.Since})...)
 }
 
-// Task returns the task of the flags and the paths. The caller sets its criteria, workers and the files of the command.
+// Task returns the task for the flags and the paths. The caller sets its criteria, workers and the files of the
+// command.
 func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{Choices: *c, Paths: slices.Clone(paths), Spare: []string{c.Script, c.Ignore, c.FilesFrom}}
 	var err error
@@ -213,8 +214,8 @@ func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// checkPaths returns an error for addresses. They may contain secrets, so a message shows an address only if it can
-// hide its secrets.
+// checkPaths returns an error for a path that is an address and no file. An address may contain secrets, so a message
+// shows it only if it can hide them.
 func checkPaths(paths []string) error {
 	if err := realign.CheckAddresses(paths); err != nil {
 		return err

@@ -63,7 +63,7 @@ type Answer struct {
 	Error    *report.Error  `json:"error,omitempty"`    // from Identify
 }
 
-// Worker answers requests, one after the other. It cannot be used after an error.
+// Worker answers requests one at a time, in their order. It cannot be used after an error.
 type Worker interface {
 	// Call sends requests and returns the answer to the oldest one without an answer, which may be of an earlier call.
 	Call(ctx context.Context, requests ...Request) (Answer, error)
@@ -97,7 +97,7 @@ type end struct {
 	err error
 }
 
-// NewPool returns a pool of up to jobs workers, with one request each.
+// NewPool returns a pool of up to jobs workers, each with one request at a time.
 func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
 	return newPool(jobs, 1, nil, start)
 }
@@ -141,7 +141,8 @@ var errNoThread = lostError{
 	triesUnasked,
 }
 
-// do sends a request to a worker. The error is the cause of the worker's death.
+// do sends a request to a worker. It repeats the request a few times if the worker's death may have another cause than
+// the image. The error is the cause of the death.
 func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
 	for tried := map[int]int{}; ; { // keyed by lostError.tries
 		a, err = p.try(ctx, r)

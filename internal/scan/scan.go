@@ -60,7 +60,7 @@ type Task struct {
 	ignored results.Ignore
 }
 
-// Progress receives the progress of a scan.
+// Progress receives the progress of a scan, one call at a time.
 type Progress interface {
 	Found(n int)           // n more images; negative for files that turn out not to be images
 	Walked()               // the walk has ended; only files that prove not to be parts may still be added
@@ -93,7 +93,8 @@ type search struct {
 	elsewhere map[sys.ID]string
 }
 
-// Run inspects all images and returns the ranked report. The report of an interrupted run is incomplete.
+// Run inspects all images and returns the ranked report, which is incomplete after an interruption. With an error it
+// returns no report, except for an error of closing the earlier results.
 func (t *Task) Run(ctx context.Context) (out *results.Report, err error) {
 	r := t.begin()
 	if err := r.open(); err != nil {

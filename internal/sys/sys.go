@@ -97,7 +97,7 @@ const Interrupt = syscall.SIGINT
 // Terminate is the signal to end a program.
 const Terminate = syscall.SIGTERM
 
-// EndSignals returns the signals to end a program.
+// EndSignals returns the signals that ask a program to end.
 func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 }
@@ -123,7 +123,7 @@ const (
 	ErrAgain    = syscall.EAGAIN
 )
 
-// isAny reports whether err is any of some.
+// isAny reports whether err matches one of the errors in some.
 func isAny(err error, some ...error) bool {
 	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
 }
@@ -225,32 +225,32 @@ func Unsupported(err error) bool {
 	return isAny(err, unsupported...) || errors.Is(err, errors.ErrUnsupported)
 }
 
-// NoLocks reports whether a file system does not support locks.
+// NoLocks reports whether an error means that a file system does not support locks.
 func NoLocks(err error) bool { return errors.Is(err, syscall.ENOLCK) || Unsupported(err) }
 
-// Locked reports whether another program holds the lock.
+// Locked reports whether an error means that another program holds the lock.
 func Locked(err error) bool { return isAny(err, locked...) }
 
 // NotShared reports whether another program has a file open without sharing it.
 func NotShared(err error) bool { return isAny(err, notShared...) }
 
-// Full reports whether a file system or a quota is full.
+// Full reports whether an error means that a file system or a quota is full.
 func Full(err error) bool { return isAny(err, full...) }
 
 // NoServer reports whether no program listens at a socket.
 func NoServer(err error) bool { return isAny(err, syscall.ECONNREFUSED) }
 
-// Denied reports whether the user lacks permission for a file.
+// Denied reports whether an error means that the user lacks permission for a file.
 func Denied(err error) bool { return isAny(err, denied...) }
 
-// NotFolder reports whether a name on the path to a file is a link or a file.
+// NotFolder reports whether an error means that a name on the path to a file is a link or a file.
 func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
 
 // TooLong reports whether a name is too long for a file.
 func TooLong(err error) bool { return isAny(err, tooLong...) }
 
-// Interrupted reports whether a signal interrupted a call.
+// Interrupted reports whether an error means that a signal interrupted a call.
 func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }
 
-// Claimed reports whether the kernel holds a device for another use.
+// Claimed reports whether an error means that the kernel holds a device for another use.
 func Claimed(err error) bool { return errors.Is(err, syscall.EBUSY) }

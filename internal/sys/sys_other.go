@@ -70,7 +70,7 @@ func (*File) LoopFile() (ID, bool) { return ID{}, false }
 // NodeName is not supported.
 func NodeName(uint64) string { return "" }
 
-// needsLinux returns the error of a call that only Linux supports here.
+// needsLinux returns the error of a call that is implemented only for Linux.
 func needsLinux(what string) error {
 	return fmt.Errorf("%s needs Linux: %w", what, errors.ErrUnsupported)
 }

@@ -61,7 +61,7 @@ func TestRenameNewReplacesNothing(t *testing.T) {
 	require.Equal(t, "b", string(text))
 }
 
-// Each call has its effect, and reports the reason it has none.
+// Each call has its effect, or reports the reason for its failure.
 func TestCallsOnAFolder(t *testing.T) {
 	path := t.TempDir()
 	names := func() (out []string) {

@@ -195,7 +195,7 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return retryValue(func() (int, error) { return unix.Pread(f.fd, p, off) })
 }
 
-// fcntl makes a locking call on one byte.
+// fcntl makes the locking call command on one byte.
 func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error) {
 	l := unix.Flock_t{
 		Type:  [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind],

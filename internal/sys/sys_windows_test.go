@@ -145,7 +145,7 @@ func TestScratchOfWindows(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// All calls about holes end, and what they leave reads as zeros: where the file system has no holes, too.
+// All calls about holes end, and the ranges then read as zeros, also on a file system without holes.
 func TestHolesOfWindows(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)

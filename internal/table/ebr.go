@@ -152,7 +152,7 @@ func (c *chain) fits(off int64, e mbrEntry) bool {
 	return r.End() <= c.span && c.box.Contains(disk.Range{Off: off + r.Off, Len: r.Len})
 }
 
-// oddEntries refuses to move the partitions of the record at off, since systems read its entries differently.
+// oddEntries reports that the partitions of the record at off cannot move, since systems read its entries differently.
 func (c *chain) oddEntries(off int64) {
 	c.m.report(ondisk.Issue{
 		Code: "ebr-entries", Effect: ondisk.Refuse, OnMove: true,
@@ -164,7 +164,7 @@ func (c *chain) oddEntries(off int64) {
 	})
 }
 
-// emptyLink reports a link with an LBA but without sectors. Readers disagree where such a chain ends.
+// emptyLink reports a link with an LBA but without sectors. Readers disagree about the end of such a chain.
 func (c *chain) emptyLink(at int64, e mbrEntry) {
 	c.m.report(ondisk.Issue{
 		// for the move of any partition: it could overwrite the hidden ones

@@ -66,7 +66,7 @@ func TestRecordsWithManyEntries(t *testing.T) {
 	}
 }
 
-// Partitions of one record may overlap at most like those of two.
+// Overlapping partitions in one boot record are reported, like those in two.
 func TestEntriesOfARecordOverlap(t *testing.T) {
 	f := oddChain(slot(0x83, 1050, 100))
 	got := readTable(t, f)
@@ -134,7 +134,7 @@ func TestCutShort(t *testing.T) {
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")
 }
 
-// Of a chain that leaves a truncated disk, the available part is read: sfdisk lists the same partitions.
+// If a chain leaves a truncated disk, its available part is read: sfdisk lists the same partitions.
 func TestChainCutShort(t *testing.T) {
 	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+

@@ -205,7 +205,8 @@ func readTable(t *testing.T, f forge.Bytes) *table.Table {
 	return got
 }
 
-// A slot that mirrors a partition determines what a BIOS does. Any slot that neither mirrors nor protects refuses.
+// A slot that mirrors a partition determines the action of a BIOS. Any slot that neither mirrors nor protects prevents
+// a move.
 func TestHybridMBR(t *testing.T) {
 	active := tableforge.Slot{Flag: 0x80, Type: 0x07, Start: 2001, Sectors: 2000}
 	first := slot(0xee, 1, 2000)
@@ -314,7 +315,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.Empty(t, l.Issues)
 }
 
-// A protective entry inside a partition refuses. It stays if a move leaves nothing for it.
+// A protective entry inside a partition stays unchanged if a move leaves it nothing to cover.
 func TestHybridMBRWithoutRoom(t *testing.T) {
 	f := hybridOf(slot(0xee, 2101, 100), slot(7, 2001, 2000))
 	tab := readTable(t, f)

@@ -77,7 +77,8 @@ func (c *copies) crossed() bool {
 	return a != nil && b != nil && (a.header.AltLBA != b.header.MyLBA || b.header.AltLBA != a.header.MyLBA)
 }
 
-// usable returns the end of the space for partitions on a disk of size bytes.
+// usable returns the end of the space for partitions on a disk of size bytes. On an enlarged or truncated disk, it
+// reserves space for a backup at the end.
 func (c *copies) usable(size int64) int64 {
 	end := ondisk.I64(c.good().header.LastUsable+1) * c.sector
 	if c.enlarged || c.good().cut {

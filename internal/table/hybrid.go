@@ -18,7 +18,7 @@ import (
 const codeHybrid = "hybrid-mbr"
 
 // readHybrid reads the slots of an MBR with more than its protective entry. Slots that mirror partitions of the GPT
-// follow them; any other slot refuses a move.
+// follow them; any other slot prevents a move.
 func (g *gpt) readHybrid(m *mbr) {
 	if len(m.Partitions) < 2 {
 		return
@@ -50,7 +50,7 @@ func (g *gpt) readHybrid(m *mbr) {
 	})
 }
 
-// mirrored returns the partition of the GPT with the range of a slot.
+// mirrored returns the partition of the GPT with the range of a slot, or nil if there is none.
 func (g *gpt) mirrored(s Partition) *Partition {
 	for i := range g.Partitions {
 		if p := &g.Partitions[i]; p.Range == s.Range && s.Type != typeProtective {

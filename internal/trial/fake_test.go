@@ -284,7 +284,7 @@ func patiently(name string, try func(patience time.Duration) bool) {
 	}
 }
 
-// runFake starts a fake, and requires that nothing is left of it. An end that is wanted has words in its note or error.
+// runFake starts a fake, and requires that nothing is left of it. The expected end has words in its note or error.
 func runFake(t *testing.T, name, words string) (f trial.Film, err error) {
 	t.Helper()
 	program, socket := fakeQEMU(t, name)

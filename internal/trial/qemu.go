@@ -202,7 +202,7 @@ func (p *process) end() {
 	_ = p.closeFiles()
 }
 
-// words returns an error of QEMU with its last stderr output.
+// words returns the text of an error, followed by the last stderr output of QEMU.
 func (p *process) words(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 		select {

@@ -92,7 +92,7 @@ func decimal(n, unit int64, digits int) string {
 	return strconv.FormatFloat(float64(n)/float64(unit), 'f', digits, 64)
 }
 
-// Short formats a power of two as a flag value: "4K", "64K", "1M". Other numbers are plain bytes.
+// Short formats a number of bytes as a flag value, in the largest unit that divides it: "4K", "64K", "1M".
 func Short(n int64) string {
 	for _, u := range []struct {
 		size int64

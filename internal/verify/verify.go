@@ -135,7 +135,7 @@ func join(list, next []Difference) []Difference {
 }
 
 // Promise checks the layout of a result against the plan: every partition is in its place with its size, type and
-// flags, volumes are unchanged, and references point to their targets.
+// flags, moved partitions are on the boundary, volumes are unchanged, and references point to their targets.
 func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	if len(before.Partitions) != len(after.Partitions) {
 		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))

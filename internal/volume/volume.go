@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Kind is the name of a file system or other content of a partition, in lower case. It is the name of libblkid, if
-// libblkid has one.
+// Kind is the name of a file system or other content of a partition, in lower case: libblkid's name, if libblkid knows
+// the kind.
 type Kind string
 
 // Traits are the properties of a kind, common to all its volumes.

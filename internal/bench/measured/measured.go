@@ -39,7 +39,7 @@ type Result struct {
 	Loads   []Load    `json:"loads"`
 }
 
-// Storage is the place of a measurement.
+// Storage identifies the measured storage: a path, its file system and its device or server.
 type Storage struct {
 	Path       string `json:"path"`
 	FileSystem string `json:"file_system"` // in the kernel's words
@@ -238,7 +238,7 @@ func (l Load) standsFor(start int64) *Point {
 	return nil
 }
 
-// Typical returns the gains for a text: of random I/O with several jobs, writes first.
+// Typical returns the gains to show in a text: random writes and then random reads, with typicalJobs jobs.
 func Typical(all []Gain) (out []Gain) {
 	for _, op := range []string{Write, Read} {
 		for _, g := range all {
@@ -371,7 +371,7 @@ func (l Load) check() error {
 	return nil
 }
 
-// Check rejects impossible numbers.
+// Check returns an error for numbers that no run can have.
 func (r Round) Check() error {
 	for _, rate := range []float64{r.IOPS, r.Bytes} {
 		if !(rate >= leastRate && rate <= mostRate) {

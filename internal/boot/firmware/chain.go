@@ -84,13 +84,14 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 // maxChosen limits the bootable partitions reported. An MBR has room for four.
 const maxChosen = 16
 
-// chosen returns the partitions that the code in sector 0 can boot.
+// chosen returns the partitions from which the code in sector 0 can boot, at most maxChosen.
 func chosen(g *boot.Guest) []boot.Partition {
 	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p boot.Partition) bool { return !g.Chooses(p) })
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// chosenAre adds a link unless exactly one partition is bootable, and reports whether any is.
+// chosenAre adds a link to the boot path if no partition is bootable, or if several are and the code expects one. It
+// reports whether any is.
 func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	switch {
 	case len(ps) == 0:
@@ -497,11 +498,11 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 	}
 }
 
-// entries reports the positions in the firmware's memory: a boot entry stores the GUID, number, start and size of its
-// partition. EDK2, the base of the firmware of most virtual machines, uses only the GUID of the usual short entry and
-// boots a moved partition. It compares an entry with a full device path byte by byte (both measured with OVMF 2022.11),
-// and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether the files
-// could be read.
+// entries reports the partition positions in the firmware's boot entries: an entry stores the GUID, number, start and
+// size of its partition. EDK2, the base of the firmware of most virtual machines, uses only the GUID of the usual short
+// entry and boots a moved partition. It compares an entry with a full device path byte by byte (both measured with OVMF
+// 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether
+// the files could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
 	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store " +
 		"the start of the EFI system partition, and keep the old start"

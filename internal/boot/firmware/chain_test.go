@@ -100,7 +100,7 @@ func TestChainOfABIOS(t *testing.T) {
 	}
 }
 
-// Files loaded by real boot sectors: of Windows, and of formatters.
+// The boot path has the right step for real boot sectors, of Windows and of formatters.
 func TestChainOfBootSectors(t *testing.T) {
 	head := func(t *testing.T, path string) []byte {
 		t.Helper()
@@ -264,8 +264,8 @@ func TestGenericCodeOnGPT(t *testing.T) {
 	require.Equal(t, ondisk.Warn, issues[0].Effect)
 }
 
-// The code in sector 0 reads the boot sector of the active partition, which finds its volume in an unknown way: OS/2's
-// adds a stored start to every sector number. Without code in sector 0, nothing leads there.
+// The code in sector 0 reads the boot sector of the active partition. How that boot sector finds its volume is unknown:
+// OS/2's adds a stored start to every sector number. Without code in sector 0, nothing leads there.
 func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -166,7 +166,7 @@ func findLimine(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	})
 }
 
-// limineHalf adds the container of one half of stage 2.
+// limineHalf adds the reference to one half of stage 2, and the boot step that loads the half.
 func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 	size := int64(binary.LittleEndian.Uint16(g.Sector0[atLimineSizes+2*half:]))
 	place := binary.LittleEndian.Uint64(g.Sector0[atLiminePlaces+8*half:])

@@ -240,7 +240,7 @@ func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 	}
 }
 
-// The changes in a region with a checksum are listed by byte; a field as a whole.
+// In a region with a checksum, only the changed bytes are listed; a field is listed as a whole.
 func TestPatchesOfReferences(t *testing.T) {
 	r := boottest.Read(t, exfatDisk(63)).Refs[0]
 	patches, err := r.Patches((2048-63)*512, 2048*512)

@@ -27,7 +27,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// names is a file system that only has names, in any case.
+// names is a file system of file names without contents. It ignores the case of folder names.
 type names []string
 
 func (n names) Open(string) (*guestfile.File, error) { return nil, fs.ErrNotExist }
@@ -250,7 +250,8 @@ func putLimine(f forge.Bytes, sizes [2]uint16, places [2]uint64) {
 	}
 }
 
-// Limine's stage 2 follows its partition, stays in place outside of all, and is refused otherwise.
+// Limine's stage 2 moves with its partition, and stays in place outside of all partitions. Any other location is
+// reported.
 func TestLimine(t *testing.T) {
 	const half = "Limine in sector 0 loads half "
 	for name, tc := range map[string]struct {

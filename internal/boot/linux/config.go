@@ -204,7 +204,7 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	return broken
 }
 
-// files opens the files that match one pattern. count is the number of files read in the file system.
+// files opens the named files, and queues them for the search. count is the number of files queued in the file system.
 func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile,
 	count *int,
 ) (broken error) {
@@ -334,7 +334,7 @@ func (c *config) lines() {
 	}
 }
 
-// link records once the part of a partition in the boot.
+// link records the role of a partition in the boot, once for each topic.
 func (l *guest) link(p boot.Partition, topic, text string) {
 	key := fmt.Sprint("link ", p.Number, topic)
 	if p.Kind == table.Extended || l.said[key] || len(l.found.Chain) == maxSaid {

@@ -320,7 +320,7 @@ func TestNamesOfPartitions(t *testing.T) {
 	}
 }
 
-// Untrusted files: their text reaches a terminal escaped, and long ones do not make a long report.
+// The text of untrusted files reaches a terminal escaped, and long files do not make a long report.
 func TestHostileConfiguration(t *testing.T) {
 	g := linuxDisk(t, nil, map[string]string{
 		"boot/grub/grub.cfg": strings.Repeat("chainloader (hd0)63+1 \x1b[2J\x9b\u202e\n", 5) +
@@ -340,8 +340,7 @@ func TestHostileConfiguration(t *testing.T) {
 	require.Contains(t, said(r)[16].Text, "further lines")
 }
 
-// With --data-only, everything that the system needs stays, and also partitions that cannot be read, on a bootable
-// disk.
+// With --data-only, partitions that the system needs stay, and on a bootable disk also unreadable partitions.
 func TestNeeds(t *testing.T) {
 	needs := func(g *boot.Guest) (out []string) {
 		r := boottest.ReadGuest(t, g)

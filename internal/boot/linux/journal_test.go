@@ -18,9 +18,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// TestConfigurationInAJournal finds a breaking offset in the file on disk, which GRUB reads, and in the file after the
-// replay of the journal, which it reads the next time. An unreadable journal hides nothing of the disk, and causes a
-// warning.
+// TestConfigurationInAJournal requires that a breaking offset is found in the file on disk, which GRUB reads, and in
+// the file after the replay of the journal, which it reads the next time. An unreadable journal hides nothing of the
+// disk, and causes a warning.
 func TestConfigurationInAJournal(t *testing.T) {
 	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n",
 		"menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"

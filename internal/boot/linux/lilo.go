@@ -199,7 +199,7 @@ func (m liloMode) String() string {
 	return "by LBA"
 }
 
-// check accepts only the two supported modes on the first disk.
+// check returns an error unless the mode is one of the two supported ones, on the first disk.
 func (m liloMode) check(drive byte) error {
 	switch {
 	case m&liloArray != 0:
@@ -324,7 +324,7 @@ func (v *liloMover) move(b []byte) error {
 	return v.now.encode(b, a)
 }
 
-// shiftAt moves the addresses at some offsets, each independently.
+// shiftAt returns a function that moves the addresses at some offsets, each independently.
 func (m *liloMap) shiftAt(places ...int64) liloShift {
 	return func(b []byte, by int64) error {
 		for _, at := range places {

@@ -62,7 +62,7 @@ func inLiloTable(off int64, b ...byte) liloPut {
 	}
 }
 
-// TestLiloRefused changes one detail of a valid LILO.
+// TestLiloRefused changes one detail of a valid LILO, and requires that the result is refused.
 func TestLiloRefused(t *testing.T) {
 	for _, cases := range []map[string]liloRefusal{liloInstalls, liloStages, liloTables} {
 		for name, tc := range cases {

@@ -435,7 +435,7 @@ func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	return nil, err
 }
 
-// kernelsOf decodes a table with passwords of some length. Zeros follow the last entry.
+// kernelsOf decodes a table whose passwords have the given length. Zeros follow the last entry.
 func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err error) {
 	head := liloMaxName + password
 	at := int64(0)

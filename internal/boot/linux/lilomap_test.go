@@ -47,7 +47,7 @@ var liloFiles = sync.OnceValue(func() map[string]string {
 	return files
 })
 
-// newLiloDisk makes a disk with mke2fs, with files for LILO, under names that change may return.
+// newLiloDisk makes a disk with mke2fs, with files for LILO. rename has pairs of old and new parts of their names.
 func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 	t.Helper()
 	d := liloDisk{bytes: tableforge.NewMBR(5000,
@@ -317,8 +317,8 @@ func TestLiloLeftOver(t *testing.T) {
 	require.Contains(t, issues[0].Text, "does not read that boot sector")
 }
 
-// TestLiloOutOfReach refuses a LILO whose addresses a BIOS may not reach even now only for a move of its partition, and
-// not if nothing boots by it.
+// TestLiloOutOfReach requires that LILO addresses out of a BIOS's reach prevent only a move of their partition. If
+// nothing boots by that LILO, the move only gets a warning.
 func TestLiloOutOfReach(t *testing.T) {
 	for home, want := range map[int64]ondisk.Effect{0: ondisk.Unbootable, liloStart: ondisk.Warn} {
 		d := newLiloDisk(t)

@@ -124,7 +124,7 @@ func onePartition(t testing.TB, volume []byte) *boot.Guest {
 
 const unseen = "trueup cannot read its files"
 
-// Files larger than a configuration, and surplus files, are not read; a system can be after them.
+// Configuration files above the limits of size and number are not read. The partition may then hold a system.
 func TestLimitsOfConfiguration(t *testing.T) {
 	const position = "image=/dev/sda3\n" // a chain loader of a partition, in lilo.conf
 	names := []string{"etc/fstab", "etc/crypttab", "etc/default/grub", "etc/kernel/cmdline", "etc/dracut.conf"}
@@ -213,7 +213,7 @@ func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
 	}
 }
 
-// An empty map, or one in a partition that ends after the disk, belongs to no LILO that can be followed.
+// LILO is not followed if its map is empty, or in a partition that ends past the end of the disk.
 func TestLiloWithoutAMap(t *testing.T) {
 	d := newLiloDisk(t, "boot/map", "boot/other")
 	d.install().Put(d.bytes, 0)

@@ -145,7 +145,7 @@ func scanLilo(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// startOf checks a number for the first sector of a partition.
+// startOf reports a number that is the first sector of a partition.
 func (c *config) startOf(value string) {
 	if off, ok := sectors(value); ok {
 		if p, ok := c.startingAt(off); ok {

@@ -105,7 +105,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 	}
 }
 
-// A dirty store keeps exactly the partitions in place that it refers to.
+// A dirty store keeps in place only the partitions to which it refers.
 func TestDirtyBootConfiguration(t *testing.T) {
 	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))},
 		element{"21000001", plain(mbrDevice(signature, secondStart))})
@@ -198,7 +198,7 @@ func agent(tags ...string) string {
 		"guid=\"{00000000-0000-0000-0000-000000000000}\"/>\n</WindowsRE>\n"
 }
 
-// location is the tag with a partition offset.
+// location returns the tag of a partition with its offset.
 func location(space, name, id, offset string) string {
 	return space + `<` + name + ` path="\Récupération" id="` + id + `" offset="` + offset +
 		`" guid="{00000000-0000-0000-0000-000000000000}"/>`
@@ -274,7 +274,7 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	require.True(t, strings.HasSuffix(string(b), `offset="00004096`), "zeros where there is no white space: %s", b)
 }
 
-// It is the same on a GPT: a recovery system is stored by its offset there too.
+// On a GPT, too, a recovery system is stored by its offset.
 func TestRecoveryOnGPT(t *testing.T) {
 	text := agent(location("\n  ", "WinreLocation", "0", "20512256"))
 	g := boottest.GuestOf(t, windowsDisk(t, map[string][]byte{"RECOVERY/WINDOWSRE/REAGENT.XML": []byte(text)}))

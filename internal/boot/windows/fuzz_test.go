@@ -115,8 +115,8 @@ func FuzzBootIni(f *testing.F) {
 	})
 }
 
-// Partitions in the registry of Windows NT are in the value, one after the other, and are found again with other
-// starts.
+// Partitions in the registry of Windows NT are inside the value, one after the other, and are found again after a
+// change of their starts.
 func FuzzDiskInformation(f *testing.F) {
 	one := make(forge.Bytes, 44+4+8+52)
 	one.U32(0, diskVersion)

@@ -218,7 +218,7 @@ func knownPartitions(data []byte) ([]knownPartition, error) {
 	return r.disks()
 }
 
-// noSets rejects fault-tolerant sets. Their list begins with their number.
+// noSets returns an error if the registry value has fault-tolerant sets. Their list begins with their number.
 func noSets(data []byte, c *diskConfig) error {
 	if c.FTSize == 0 {
 		return nil

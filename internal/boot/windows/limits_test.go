@@ -147,7 +147,7 @@ func fatEntries(t testing.TB, image, content forge.Bytes) [2]int64 {
 	return [2]int64{first + entry, second + entry}
 }
 
-// Files larger than any of Windows are not read completely, and refused by name.
+// Files with more content than Windows ever writes are not read to the end, and are refused by name.
 func TestLimitsOfWindows(t *testing.T) {
 	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	const store, elements = "Boot/BCD", "limit exceeded of 4096 elements and 4194304 bytes"
@@ -206,7 +206,7 @@ func TestLimitsOfWindows(t *testing.T) {
 	}
 }
 
-// A position at the same place in many states of a hive counts once. Those of one hive at many places are limited.
+// A position at the same place in many states of a hive counts once. The number of places in one hive is limited.
 func TestPlacesOfPositions(t *testing.T) {
 	const system, letters = "WINDOWS/SYSTEM32/CONFIG/SYSTEM", 1000
 	var values []hiveforge.Value
@@ -238,8 +238,8 @@ func TestPlacesOfPositions(t *testing.T) {
 	}
 }
 
-// Of two different FATs, a check can choose either. That matters for a file with different clusters, and for the logs
-// of an open hive as for the hive.
+// Of two different FATs, a check can choose either. That matters for a file with different clusters in the two, and for
+// the logs of an open hive as for the hive.
 func TestFATsThatDiffer(t *testing.T) {
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))

@@ -542,7 +542,7 @@ func locations(text []byte) (out []location) {
 	return out
 }
 
-// read parses the attributes from a place of the text on.
+// read parses the attributes of a tag in text, from byte at on.
 func (l *location) read(text []byte, at int) {
 	for {
 		m := recoveryAttribute().FindSubmatchIndex(text[at:])

@@ -59,7 +59,7 @@ func newNTFSDisk(t testing.TB, files map[string][]byte) *ntfsDisk {
 	return d
 }
 
-// cluster returns the position of a byte of a file.
+// cluster returns the number of the cluster with a byte of a file.
 func (d *ntfsDisk) cluster(t testing.TB, path string, off int64) int64 {
 	t.Helper()
 	f, err := d.fs.Open(path)
@@ -293,7 +293,7 @@ func TestPositionInHiveAndLog(t *testing.T) {
 	}
 }
 
-// Effects of the logs on a hive, and reasons why its state is unknown.
+// Positions are read from a hive and its logs. If no log fits, or the logs have two formats, the reason is reported.
 func TestHotHives(t *testing.T) {
 	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))

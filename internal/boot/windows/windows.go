@@ -67,7 +67,8 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return err
 }
 
-// loadsWindows returns the Windows file that a boot sector loads, or an empty string for any other loader.
+// loadsWindows returns the Windows file that a boot sector loads, BOOTMGR or NTLDR, or an empty string for any other
+// loader.
 func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 	if err != nil {
@@ -113,7 +114,7 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 }
 
 // windowsFiles opens a file system from which Windows can start. It returns ErrNoMatch for any other partition, and for
-// a broken boot sector, which its prober reports. If the root is unreadable, all files are.
+// a broken boot sector, which its prober reports. If the root is unreadable, no file can be read.
 func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 	if !identify.Traits(p.Volume.Kind).Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
@@ -178,8 +179,7 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// ifThere returns found. It returns nil without an error for an absent file, key or value, and nil with any other
-// error.
+// ifThere returns found and err, but nil without an error for an absent file, key or value.
 func ifThere[T any](found *T, err error) (*T, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -218,7 +218,7 @@ func foldersOf(g *boot.Guest, p boot.Partition) ([]string, error) {
 	return root.windows, nil
 }
 
-// search finds the folders with a Windows.
+// search finds the folders that hold a Windows installation.
 func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 	for i, folder := range slices.Concat(windowsFolders, r.folders) {
 		file, err := windowsFile(g, p, folder+"/"+systemHive)

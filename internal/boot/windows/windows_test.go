@@ -374,7 +374,8 @@ func TestStateOfWindows(t *testing.T) {
 	}
 }
 
-// A file that only refers to the real one is insufficient. If that is not on the disk, it is elsewhere.
+// A hibernation file that only refers to another one says nothing by itself: the other file decides. If that file is
+// not on the disk, the state is unknown.
 func TestLinkToHibernation(t *testing.T) {
 	for name, tc := range map[string]struct {
 		second string // beginning of that file on the other partition; empty: none

@@ -30,7 +30,7 @@ func DiskOf(b []byte, sectorSize int64) disk.Disk {
 	})
 }
 
-// Code concatenates boot code from runs of hexadecimal instructions.
+// Code returns boot code with the runs of hexadecimal instructions one after another, with a zero byte after each.
 func Code(runs ...string) []byte {
 	code, at := make([]byte, boot.CodeLen), 0
 	for _, run := range runs {
@@ -104,7 +104,7 @@ func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	return r
 }
 
-// Read returns the boot chain of a byte slice. It also fails each read once, and requires that the error is not
+// Read returns the boot chain of the disk b. It also fails each read of the disk once, and requires that no error is
 // mistaken for data.
 func Read(t testing.TB, b []byte) *boot.Result {
 	t.Helper()
@@ -114,8 +114,8 @@ func Read(t testing.TB, b []byte) *boot.Result {
 	return ReadGuest(t, Guest(d, tab, parts))
 }
 
-// EveryBadSector makes each sector that is read of a guest unreadable in turn, and requires that the error is not
-// mistaken for data.
+// EveryBadSector makes each sector read from a guest unreadable in turn, and requires that the error is never mistaken
+// for data.
 func EveryBadSector(t testing.TB, g *boot.Guest) {
 	t.Helper()
 	tab := &table.Table{BootCode: g.Sector0, Scheme: g.Scheme, BesideGPT: g.BesideGPT, Signature: g.Signature}

@@ -140,8 +140,8 @@ func RunsOf(t testing.TB, f *guestfile.File) (out []guestfile.Run) {
 	return out
 }
 
-// RawCorpus writes an image of the corpus as a raw file, beginning at a sector and limited to a number of sectors, or
-// to its end if that is 0.
+// RawCorpus writes an image of the corpus as a raw file: a number of sectors from start on, or the rest if that is 0. A
+// start of 0 means the whole image.
 func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 	t.Helper()
 	path := disktest.Corpus(t, rel)

@@ -174,7 +174,7 @@ func writeText(name, text string) Writer {
 	}
 }
 
-// writeForged writes a forged image to the file.
+// writeForged returns a function that writes a forged image to a file and returns its path.
 func writeForged(name string, image forge.Bytes) Writer {
 	return func(t testing.TB, dir string) string {
 		t.Helper()

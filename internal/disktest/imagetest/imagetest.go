@@ -143,7 +143,7 @@ var Kinds = []store.CreateOptions{
 	{Format: "vmdk", Subformat: "streamOptimized"},
 }
 
-// AllFiles returns names and contents of a folder.
+// AllFiles returns the names and contents of all files in a folder.
 func AllFiles(t *testing.T, dir string) []byte {
 	t.Helper()
 	var all []byte
@@ -205,7 +205,7 @@ func Hash(t *testing.T, img *image.Image) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// RefusesReference requires a refusal of a reference, with a text.
+// RefusesReference requires that err is a refusal of a reference and contains text.
 func RefusesReference(t *testing.T, err error, text string) {
 	t.Helper()
 	var r *ondisk.Refusal

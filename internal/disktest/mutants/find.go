@@ -26,7 +26,7 @@ type mutant struct {
 	from, to int // lines
 }
 
-// key identifies a mutant while its source stays the same, on any lines.
+// key identifies a mutant while its source stays the same, even if its lines move.
 func (m mutant) key() string { return fmt.Sprintf("%s %s %s: %s", m.room, m.in, m.kind, m.text) }
 
 // The kinds of mutants.
@@ -182,7 +182,7 @@ func (s *source) condition(t *ast.FuncType, cond ast.Expr, body []ast.Stmt) {
 	}
 }
 
-// operands omits each operand of a chain of || or &&.
+// operands records a mutant for each operand of a chain of || or &&: the chain without this operand.
 func (s *source) operands(b *ast.BinaryExpr) {
 	with := map[token.Token]string{token.LOR: "mutant.Never(%d, ", token.LAND: "mutant.Always(%d, "}[b.Op]
 	if with == "" || s.inner[b] {
@@ -201,7 +201,7 @@ func (s *source) operands(b *ast.BinaryExpr) {
 	each(b)
 }
 
-// call omits an append, or a call of which only the effect counts.
+// call adds a mutant that omits an append, or a call of which only the effect counts.
 func (s *source) call(c *ast.CallExpr) {
 	name := ""
 	switch f := c.Fun.(type) {

@@ -90,7 +90,7 @@ func TestMutantsOfASource(t *testing.T) {
 	}, keys)
 }
 
-// A room has mutants. An accepted row has a reason, and the key of an existing mutant.
+// Each room has mutants. Each accepted row has a reason and the key of an existing mutant.
 func TestAcceptedMutantsExist(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestAcceptedMutantsExist(t *testing.T) {
 	}
 }
 
-// A test that fails with and without a mutant has not noticed it; the other tests may.
+// A test that fails both with and without a mutant does not kill it; another test can.
 func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 	t.Parallel()
 	const fails = `echo "--- FAIL: $1 (0.00s)"; exit 1`

@@ -32,7 +32,7 @@ type suite struct {
 	run  string // regular expression of names; empty: all
 }
 
-// test is a test, with its reach without a mutant.
+// test is a test, and its result without a mutant: the duration, and the mutants that it reaches.
 type test struct {
 	Name    string
 	Took    time.Duration
@@ -49,7 +49,7 @@ type loaded struct {
 	tests       []*test
 }
 
-// load compiles a suite and determines the reach of each of its tests.
+// load compiles a suite and determines the mutants that each of its tests reaches.
 func (b *bench) load(s suite) (*loaded, error) {
 	l := &loaded{suite: s, binary: filepath.Join(b.cache, "bin", strings.ReplaceAll(s.path, "/", "_")+".test")}
 	c := b.command("go", "test", "-c", "-vet=off", "-o", l.binary, "./"+s.path)
@@ -138,7 +138,7 @@ func pattern(names []string) string {
 	return strings.Join(parts, "/")
 }
 
-// unmountBelow unmounts mounts of ended tests in a folder.
+// unmountBelow unmounts everything that ended tests left mounted below dir.
 func unmountBelow(dir string) {
 	mounts, _ := os.ReadFile("/proc/self/mounts") // without it, mounts are unknown
 	for line := range strings.Lines(string(mounts)) {

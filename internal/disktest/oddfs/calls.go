@@ -20,11 +20,11 @@ import (
 )
 
 // EachFails runs a function without a fault, and then again for each of its operations, which fails in turn; Failed
-// returns it. An operation between the same neighbours has the same reason, and fails only once, except for opendir:
-// different callers read the same list. Of these, disktest.Share fail.
+// returns that operation. An operation between the same neighbours has the same reason, and fails only once, except for
+// opendir: different callers read the same list. Of these, disktest.Share fail.
 func (j *Journal) EachFails(run func(fails bool)) { j.eachFails(false, run) }
 
-// EachFailsByName is EachFails with operations also distinguished by their predecessors' names.
+// EachFailsByName is EachFails, but the same operation after an operation on another name counts as another one.
 func (j *Journal) EachFailsByName(run func(fails bool)) { j.eachFails(true, run) }
 
 func (j *Journal) eachFails(byName bool, run func(fails bool)) {

@@ -61,7 +61,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.LoopbackNode.Lookup(ctx, n.here(name), out)
 }
 
-// Getattr examines the underlying file, under any current name.
+// Getattr returns the attributes of the underlying file, even if it was renamed after it was opened.
 func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	if errno := n.s.begin("getattr", ""); errno != 0 {
 		return errno
@@ -133,7 +133,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
-// Tmpfile fails, like on network file systems.
+// Tmpfile is not supported, as on network file systems.
 func (n *node) Tmpfile(context.Context, uint32, uint32, *fuse.EntryOut) (
 	*fs.Inode, fs.FileHandle, uint32, syscall.Errno,
 ) {

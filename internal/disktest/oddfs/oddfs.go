@@ -57,7 +57,7 @@ func Failing(pairs ...any) Manners {
 	return m
 }
 
-// Journal lists operations, and can fail one of them, or kill the program at one.
+// Journal lists operations, and can make one of them fail, or kill the program at one.
 type Journal struct {
 	Errno syscall.Errno // of the operation that fails; 0: EIO
 

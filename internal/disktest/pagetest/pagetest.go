@@ -59,9 +59,9 @@ func Browser(t testing.TB) context.Context {
 	return process
 }
 
-// LookAt loads the page of a server, which must fit its window, be readable, request only those URLs, and cause no
-// console messages. scheme is light or dark, width that of the window. A screenshot goes to a folder, unless its name
-// is empty.
+// LookAt loads the page of a server, which must fit its window, be readable, request only the URLs of asks, and cause
+// no console messages. scheme is light or dark, and width is the width of the window. A screenshot goes to the folder
+// shots, unless shots is empty.
 func LookAt(process context.Context, t testing.TB, url, scheme string, width int64, shots string, asks ...string) {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(process)
@@ -117,7 +117,7 @@ func Accessible(tab context.Context, t testing.TB) {
 	require.Empty(t, found)
 }
 
-// Send returns an action of a command without a result.
+// Send returns an action that runs a command and drops its result.
 func Send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, command, params)

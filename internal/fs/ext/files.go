@@ -78,7 +78,7 @@ func openAsIs(b *guestfile.Budget, volume disk.Disk) (*fileSystem, error) {
 	return f, nil
 }
 
-// checkGroups verifies the groups like Linux.
+// checkGroups checks the groups as Linux does.
 func (f *fileSystem) checkGroups() error {
 	s := f.super
 	switch {
@@ -186,7 +186,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// kind returns the kind by the rule of libblkid: the features in use decide.
+// kind returns the kind of the volume by the rule of libblkid: the features in use decide.
 func kind(s *super) volume.Kind {
 	switch {
 	case s.journal():

@@ -191,7 +191,7 @@ func TestExtRefused(t *testing.T) {
 	require.Contains(t, list, guestfile.Entry{Name: "enc", Dir: true})
 }
 
-// A volume with an unreplayed journal, or with read-only features, has no place to write to.
+// The files of a volume with an unreplayed journal, or with features that only permit reading, cannot be rewritten.
 func TestExtFixed(t *testing.T) {
 	img := makeExt(t, extKinds[5], filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(1, 10)}))
 	raw, err := os.ReadFile(img)

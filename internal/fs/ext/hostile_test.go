@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// useExt opens the content of extVolume, and reads it.
+// useExt opens the volume in b, and reads the files that extVolume put there.
 func useExt(b []byte) error {
 	g, err := alone(filetest.Memory(b))
 	if err != nil {

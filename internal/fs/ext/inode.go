@@ -80,7 +80,7 @@ func (f *fileSystem) measure(n *inode) error {
 	return nil
 }
 
-// plain refuses an encrypted, compressed or sealed inode: its blocks do not hold the bytes of the file.
+// plain returns an error for an encrypted, compressed or sealed inode: its blocks do not hold the bytes of the file.
 func (n *inode) plain() error {
 	switch flags := n.flags(); {
 	case flags&flagEncrypted != 0:
@@ -355,8 +355,8 @@ func superField(name string, off int64, got, want any) error {
 	return ondisk.Field(superName, name, superAt+off, got, want)
 }
 
-// plausible checks fields with few legal values, since the magic number has two bytes only: one encrypted partition in
-// 65536 has it by chance.
+// plausible reports whether the fields with few legal values have legal ones. The magic number has only two bytes: one
+// encrypted partition in 65536 has it by chance.
 func (s *super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
 
 // check refuses values that overflow or leave the partition, which has size bytes.

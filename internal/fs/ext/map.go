@@ -56,7 +56,7 @@ func (m *blockMap) walk() error {
 	return err
 }
 
-// disjoint refuses a file that uses a block twice, since a change of one part would change the other.
+// disjoint returns an error if a file uses a block twice, since a change of one part would change the other.
 func (m *blockMap) disjoint() error {
 	if err := m.fs.meter.Budget.Spend(guestfile.RunCost * int64(len(m.runs))); err != nil {
 		return err

@@ -40,7 +40,7 @@ func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
 	return f, f.check()
 }
 
-// check refuses a FAT whose files cannot be located for certain, beyond the checks of readBoot.
+// check returns an error for a FAT whose files cannot be located with certainty. It adds to the checks of readBoot.
 func (f *fileSystem) check() error {
 	most := int64(most16)
 	if f.Bits == 32 {
@@ -518,7 +518,8 @@ func equalNames(a, b string) bool {
 	return a == b
 }
 
-// upper returns the upper-case form of a letter, if that maps back to it: in Windows "ſ" is not "S".
+// upper returns the upper-case form of a letter, or the letter itself if the form does not map back to it: in Windows
+// "ſ" is not "S".
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); unicode.ToLower(u) == r {
 		return u

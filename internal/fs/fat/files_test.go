@@ -248,7 +248,8 @@ func TestFATNotThere(t *testing.T) {
 	}
 }
 
-// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders there.
+// TestMirrored changes the second FAT of a volume, cluster by cluster: each change concerns the files and folders in
+// that cluster.
 func TestMirrored(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
 		img := makeFAT(t, k, map[string][]byte{

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// useFAT opens the content of makeFAT.
+// useFAT lists the root of a volume and opens two files of makeFAT.
 func useFAT(b []byte) error {
 	g, err := alone(filetest.Memory(b))
 	if err != nil {

@@ -168,7 +168,7 @@ type Trace struct {
 	MFT     []int64 // records of the MFT itself
 }
 
-// Volume is implemented by the result of Open.
+// Volume is implemented by the result of Open, for the reader of the volume's log.
 type Volume interface {
 	// Trace returns the records of a file, by its path.
 	Trace(path string) (Trace, error)

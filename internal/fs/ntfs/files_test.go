@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Volumes with all sizes of sectors, clusters, records and files read like in ntfs-3g.
+// Volumes with all sizes of sectors, clusters, records and files have the same content as in ntfs-3g.
 func TestNTFSOfMkntfs(t *testing.T) {
 	for _, args := range []string{
 		"-c 512", "-c 1024", "-c 4096", "-c 65536", "-c 131072", "-c 2097152", "-s 1024 -c 1024", "-s 2048 -c 8192",
@@ -42,7 +42,7 @@ func TestNTFSOfMkntfs(t *testing.T) {
 }
 
 // Writing a byte at the position from Where changes only this byte of the file, also in the record of a small file,
-// where NTFS replaces the last bytes of each 512.
+// where NTFS replaces the last bytes of each 512-byte block.
 func TestNTFSRewrite(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-s 4096 -c 4096"} {
 		t.Run(args, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestNTFSPaths(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }
 
-// Files whose bytes are not stored as such are refused, with the reason.
+// Files whose stored bytes differ from their content are refused, with the reason.
 func TestNTFSCompressed(t *testing.T) {
 	vol := mkntfs(t, 8<<20, "-C")
 	text := []byte(strings.Repeat("the same again, ", 10000))
@@ -317,7 +317,8 @@ func utf16Of(s string) []uint16 {
 	return out
 }
 
-// Blocks that refer to themselves or their parent, entries that do not advance, trees that are too deep.
+// An index with blocks that refer to themselves or their parent, entries that do not advance, or too many levels is an
+// error.
 func TestNTFSHostileIndex(t *testing.T) {
 	last := indexEntry("", 0, noChild)
 	root := indexNode(0x10, indexEntry("", 0, 0))

@@ -25,8 +25,7 @@ func smallFiles(t testing.TB, n int) string {
 	return vol
 }
 
-// scatterMFT moves the clusters of the MFT after record 23 to other places, one by one, and returns all runs of the
-// MFT.
+// scatterMFT moves each cluster of the MFT after record 23 to a random free cluster, and returns all runs of the MFT.
 func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	t.Helper()
 	c := m.fs.cluster
@@ -52,7 +51,7 @@ func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	return out
 }
 
-// splitMFT spreads the runs of the MFT over several records: record 16, like Windows, and others that only the
+// splitMFT spreads the runs of the MFT over several records: record 16, as Windows does, and others that only the
 // preceding runs lead to.
 func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	t.Helper()

@@ -294,7 +294,7 @@ func (m *ntfsForge) number(t testing.TB, path string) int64 {
 	return m.fs.at(t, path).rec.number
 }
 
-// raw returns a record without fix-ups.
+// raw returns a record with its fix-ups undone.
 func (m *ntfsForge) raw(t testing.TB, number int64) forge.Bytes {
 	t.Helper()
 	places, err := m.fs.mft.Where(number*m.fs.record, m.fs.record)

@@ -32,7 +32,7 @@ func hostileBase(t testing.TB) *ntfsForge {
 	return m
 }
 
-// copied is a copy of that volume for changes.
+// copied returns a copy of the volume, for changes of its own.
 func (m *ntfsForge) copied() *ntfsForge { return &ntfsForge{Bytes: bytes.Clone(m.Bytes), fs: m.fs} }
 
 // use opens a volume and the files of hostileBase, and lists its root.

@@ -189,7 +189,8 @@ func (r *record) named(e *listed) (*attr, error) {
 		fmt.Sprintf("none of type %#x with number %d", e.kind, e.id), "the one that the attribute list names")
 }
 
-// passable refuses reparse points: links, mount points, files compressed by WOF or replaced by deduplication.
+// passable returns an error for reparse points: links, mount points, files compressed by WOF or replaced by
+// deduplication.
 func (node *node) passable() error {
 	v := value{fs: node.fs}
 	if err := node.read(attrReparse, "", &v); err != nil || !v.found {
@@ -359,7 +360,8 @@ func (v *value) extend(e extent) error {
 	return nil
 }
 
-// plain refuses a file without unnamed data, and encrypted or compressed data, which is not stored as the file reads.
+// plain returns an error for a file without unnamed data, and for encrypted or compressed data, which is not stored as
+// the file reads.
 func (v *value) plain(path string) error {
 	switch {
 	case !v.found:

@@ -57,7 +57,7 @@ func (n *fileSystem) file(t testing.TB, path string) *guestfile.File {
 	return filetest.File(t, n, path)
 }
 
-// at returns the position of existing bytes.
+// at returns the node of a file or folder, which must exist.
 func (n *fileSystem) at(t testing.TB, path string) *node {
 	t.Helper()
 	node, err := n.find(path)

@@ -27,7 +27,7 @@ type File interface {
 	Extent(off, max int64) (disk.Extent, error)
 }
 
-// Source is the main file of an image, with access to its other files.
+// Source is the main file of an image, and the only access to its other files.
 type Source struct {
 	File File
 	// Open opens another file of the image, through the gate. name is a plain name in the same folder, or a path into
@@ -209,7 +209,8 @@ type Options struct {
 	BIOS Geometry
 }
 
-// Target is a new image. WriteAt is safe for concurrent use on disjoint ranges; unwritten bytes read as zeros.
+// Target receives the bytes of a new image. WriteAt is safe for concurrent use on disjoint ranges; unwritten bytes read
+// as zeros.
 type Target interface {
 	io.WriterAt
 	// Unit returns the allocation granularity in bytes. WriteAt accepts whole units, or the tail of the disk.
@@ -567,7 +568,7 @@ func NewFlat(f WriteFile, offset, size int64) (*Flat, error) {
 // WriteAt writes a range of the disk.
 func (t *Flat) WriteAt(p []byte, off int64) (int, error) { return t.WriteFile.WriteAt(p, t.offset+off) }
 
-// Unit returns the smallest useful hole.
+// Unit returns the size of the smallest useful hole, in bytes.
 func (t *Flat) Unit() int64 { return flatUnit }
 
 // Reserve does nothing: disk offsets are file offsets.

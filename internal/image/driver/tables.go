@@ -133,7 +133,8 @@ func (u *Unpacked) get(key int64) ([]byte, error) {
 	return unit.data, unit.err
 }
 
-// find moves a unit to the front of the list; a new unit replaces the last one. The list is short.
+// find returns the unit with a key and moves it to the front of the list. A new unit replaces the last one of a full
+// list. The list is short.
 func (u *Unpacked) find(key int64) *unpackedUnit {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -181,8 +181,8 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 // passedAtOnce is the approximate number of bytes kept in memory from a file in passing.
 const passedAtOnce = 32 << 20
 
-// Pass makes the kernel drop the bytes read from the file from now on from memory. A file that is in memory already
-// stays there, because other programs may need it.
+// Pass makes the kernel drop bytes from memory after each read of the file from now on. A file that is in memory
+// already stays there, because other programs may need it.
 func (f *File) Pass() {
 	_ = f.with(func(open *sys.File) error { // the next read returns the error
 		f.passing.Store(open.Uncached())
@@ -211,7 +211,7 @@ func (f *File) Extent(off, limit int64) (disk.Extent, error) {
 	return e, err
 }
 
-// Unchanged compares the file, by its handle and by its name, with its state at the first open.
+// Unchanged returns an error if the file, by its handle or by its name, differs from its state at the first open.
 func (f *File) Unchanged() error {
 	if err := f.ended(); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (f *File) Unchanged() error {
 // maxHandles bounds the number of open files of an image: a disk of 8 TiB in extents of 2 GB has 4096 files.
 const maxHandles = 48
 
-// handles closes the least recently used file when another file needs its place.
+// handles holds the open files, and closes the least recently used one when another file needs its place.
 type handles struct {
 	clock atomic.Int64
 
@@ -507,7 +507,7 @@ type Meter struct {
 	read  atomic.Int64
 }
 
-// NewMeter returns a meter that ends reading after requests for more than limit bytes.
+// NewMeter returns a meter that ends reading when more than limit bytes were requested.
 func NewMeter(limit int64) *Meter {
 	return &Meter{asked: ondisk.Budget{What: "reading", Unit: "bytes for one image", Limit: limit}}
 }

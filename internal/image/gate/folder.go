@@ -395,8 +395,8 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 		"its folder, add --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
 }
 
-// absolute resolves a name relative to a folder. It refuses .. after a folder name: if that folder is a link, the
-// kernel resolves the path differently.
+// absolute resolves a name relative to a folder. It returns an error for .. after a folder name: if that folder is a
+// link, the kernel resolves the path differently.
 func absolute(here, name string) (string, error) {
 	parts := strings.Split(name, "/")
 	down := path.IsAbs(name)

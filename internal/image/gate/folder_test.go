@@ -112,7 +112,8 @@ func TestTheFolderIsHeldByItsHandle(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// A device without a medium is refused, and one that is claimed during the read has changed. Spec: open(2), O_EXCL.
+// Opening a device without a medium fails. A device that is claimed during the read counts as changed. Spec: open(2),
+// O_EXCL.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -184,7 +184,7 @@ func (d *sectorDevice) ReadAt(p []byte, off int64) (int, error) {
 	return copy(p, d.disk[off:]), nil
 }
 
-// Reads at any offset become reads of whole sectors, with the same result as from memory.
+// Reads of any offset and length become reads of whole sectors, with the same result as reads from memory.
 func TestSectors(t *testing.T) {
 	t.Parallel()
 	for _, sector := range []int64{512, 4096} {

@@ -100,7 +100,7 @@ func (o *Opened) Uncache() bool {
 	return cold
 }
 
-// Pass makes the kernel drop the bytes read from now on from memory, see File.Pass.
+// Pass makes the kernel drop from memory all bytes that are read after this call, see File.Pass.
 func (o *Opened) Pass() {
 	for _, f := range o.Handles {
 		f.Pass()

@@ -133,7 +133,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 	return out, err
 }
 
-// newIssues returns the issues of a package that its source does not have.
+// newIssues returns the texts of issues of a package, except notes, that its source does not have.
 func (p *Package) newIssues(from *Package) (out []string) {
 	old := map[string]bool{}
 	for _, i := range from.Issues() {
@@ -285,7 +285,7 @@ func (p *Output) check() error {
 	return nil
 }
 
-// findUnnamed finds the images of the package without a disk in the envelope. It skips chunks of files.
+// findUnnamed finds the images of the package that no disk of the envelope names, without the parts of other files.
 func (p *Package) findUnnamed() {
 	listed := map[string]*ovf.File{}
 	for i := range p.Envelope.Files {
@@ -336,7 +336,7 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	return nil
 }
 
-// named returns the member for a name in the manifest, relative to the folder of the OVF.
+// named returns the member for a name in the manifest, relative to the folder of the OVF, or nil if absent.
 func (p *Package) named(name string) *Member {
 	if p.Kind == "ovf" {
 		return p.member(name)

@@ -167,7 +167,7 @@ func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 	return err
 }
 
-// mayDigest refuses to change a member with a digest of an unknown algorithm.
+// mayDigest returns an error if the copy changes a member that has a digest of an unknown algorithm.
 func (p *Output) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {

@@ -254,8 +254,8 @@ func (p *Package) join(f driver.File, name string, role Role) {
 // member returns a member by its name, or nil.
 func (p *Package) member(name string) *Member { return p.names[name] }
 
-// Disks returns the files with disks, in the order of the envelope. It omits disks without a file, which are created
-// empty on deployment.
+// Disks returns the disk files of the machine, in the order of the envelope. It omits disks without a file, which are
+// created empty on deployment.
 func (p *Package) Disks() []Disk { return p.disks }
 
 // Images returns Disks, and in an archive also the images without a disk in the envelope. Beside an OVF, such an image
@@ -446,8 +446,8 @@ func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
 	return append(out, Text{m.Name, was, p.Manifest.Rewrite(sum, name)}), nil
 }
 
-// plain refuses a file that refers to other files of the package, such as a VMDK descriptor, since these get new names.
-// A sparse VMDK also contains its own name, perhaps an outdated one.
+// plain returns an error for a file that refers to other files of the package, such as a VMDK descriptor, since these
+// get new names. A sparse VMDK also contains its own name, perhaps an outdated one.
 func (p *Package) plain(name string) error {
 	id, err := image.IdentifyFile(p.member(name).file)
 	if err != nil {
@@ -464,7 +464,7 @@ func (p *Package) plain(name string) error {
 	return nil
 }
 
-// Certificate returns the name of the certificate, or an empty string.
+// Certificate returns the name of the file that signs the manifest, or an empty string without one.
 func (p *Package) Certificate() string {
 	if m := p.role(roleCertificate); m != nil {
 		return m.Name
@@ -623,7 +623,7 @@ func (p *Package) find(name string) (at disk.Range, err error) {
 	return e.bytes(), nil
 }
 
-// readable refuses disks with features of OVF that no tool writes.
+// readable returns an error if the file of the disk could not be opened, or uses features of OVF that no tool writes.
 func (d Disk) readable() error {
 	switch {
 	case d.openErr != nil:

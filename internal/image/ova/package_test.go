@@ -82,7 +82,7 @@ func TestDisksInsideArchives(t *testing.T) {
 	}
 }
 
-// References of a disk in an archive are to members: a file beside the archive is not one of its files.
+// The references of a disk in an archive lead only to members: a file beside the archive is not one of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
 	path := archived(t, diskOVF(), tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
@@ -150,7 +150,7 @@ func TestFolderHasFilesOfTheOVF(t *testing.T) {
 	require.NoError(t, out.Discard())
 }
 
-// The texts of an OVF can be changed to other file names, or the reason against it is an error.
+// The texts of an OVF can be changed to other file names; otherwise the error has the reason.
 func TestTextsWithOtherNames(t *testing.T) {
 	t.Parallel()
 	flat := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)

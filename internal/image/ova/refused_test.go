@@ -201,7 +201,7 @@ func TestDigests(t *testing.T) {
 	}
 }
 
-// Differences outside the disks are reported.
+// Differences between packages outside of the disks are reported.
 func TestDifferences(t *testing.T) {
 	t.Parallel()
 	disk, own, notes := sparse("disk.vmdk"), envelope(`ovf:href="disk.vmdk"`), text("notes.txt", "mine")

@@ -159,8 +159,8 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	}
 }
 
-// MemberName returns the name of a member without a leading "./". Nothing is extracted, but a name that leaves the
-// package makes the package suspect.
+// MemberName returns the name of a member without a leading "./". Although nothing is extracted, a name that leaves the
+// package is an error.
 func MemberName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	var bad string

@@ -43,7 +43,8 @@ func archive(t *testing.T, format tar.Format, names ...string) []byte {
 	return b.Bytes()
 }
 
-// The index equals the standard library's, for all formats and for names that need extended headers.
+// The index has the same entries as the standard library's reader, for all formats and for names that need extended
+// headers.
 func TestTarIndex(t *testing.T) {
 	long := strings.Repeat("n", 150) + ".vmdk"
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX, tar.FormatGNU} {
@@ -152,7 +153,7 @@ func TestTarNames(t *testing.T) {
 	}
 }
 
-// Numbers that no archive has, and members that are not bytes in one piece.
+// Headers with impossible numbers are errors, and so are members that are not stored in one piece.
 func TestTarNumbers(t *testing.T) {
 	base256 := func(first byte, rest ...byte) string {
 		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))

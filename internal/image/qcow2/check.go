@@ -261,7 +261,7 @@ const (
 	payload   use = 1 << 7
 )
 
-// uses holds a byte for each cluster of the file, in pages allocated on demand.
+// uses holds the references to each cluster of the file, in one byte each, in pages allocated on demand.
 type uses struct {
 	pages map[int64]*usePage
 	last  *usePage // the last page used, with index at
@@ -344,7 +344,7 @@ func (c *checker) refcounts() error {
 	return nil
 }
 
-// eachBlock walks the refcount table and reports damaged entries.
+// eachBlock calls visit for each refcount block in the refcount table, and reports damaged entries.
 func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	table := c.q.h.refTable()
 	if c.holes.Has(table.Off, table.Len) {

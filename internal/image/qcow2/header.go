@@ -355,7 +355,7 @@ func (x *extensions) feature(bit int) string {
 	return ""
 }
 
-// checkFeatures rejects unknown incompatible features and contradictory ones.
+// checkFeatures returns an error for incompatible features that are unknown or contradictory.
 func (h *header) checkFeatures(x *extensions) error {
 	for bit := range 64 {
 		if h.IncompatibleFeatures&^uint64(incompatKnown)&(1<<bit) != 0 {

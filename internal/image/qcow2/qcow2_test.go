@@ -93,7 +93,7 @@ func requireClean(t *testing.T, img *image.Image) {
 	require.Zero(t, found)
 }
 
-// writeQcow2 copies a disk to a qcow2 and compares the result with it, with our eyes and with qemu-img's.
+// writeQcow2 copies a disk to a qcow2, requires clean tables, and compares the two disks with qemu-img.
 func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
@@ -149,7 +149,7 @@ func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 	}
 }
 
-// External data files, whose first cluster has data of the disk, read like in qemu-img.
+// External data files, whose first cluster has data of the disk, are read as qemu-img reads them.
 func TestDataFileByQemuImg(t *testing.T) {
 	data := imagetest.Noise(2, 5*mib+3*sector)
 	clear(data[2*mib : 4*mib+100])

@@ -214,12 +214,13 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 	}
 }
 
-// need returns the number of bytes of a unit on the disk, of which the last may be partial.
+// need returns the number of bytes of a unit that lie on the disk. The last unit may be partial.
 func (q *qcow) need(cluster, sub int64) int64 {
 	return min(q.unit, ondisk.I64(q.h.Size)-cluster*q.h.cluster()-sub*q.unit)
 }
 
-// below returns the run behind a hole. Without a parent, callers merge adjacent runs of zeros.
+// below returns the run of the parent behind a hole, or zeros without a parent. Callers then merge adjacent runs of
+// zeros.
 func (q *qcow) below(off, n int64) disk.Run {
 	return driver.Below(q.parent, off, min(n, ondisk.I64(q.h.Size)-off))
 }

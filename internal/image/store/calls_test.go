@@ -227,7 +227,7 @@ var manners = map[string]struct {
 	"names that are not synced": {oddfs.Failing("fsyncdir", syscall.EINVAL), "dest-folder-not-synced"},
 }
 
-// TestEveryCallOfAnOutputFails fails each call on the file system of an output in turn, on several kinds of file
+// TestEveryCallOfAnOutputFails makes each call on the file system of an output fail in turn, on several kinds of file
 // systems. The output is then complete or unchanged, and an error reports it. Without a fault, the order of calls is
 // safe against a loss of power. With few descriptors, the result is also complete or absent.
 func TestEveryCallOfAnOutputFails(t *testing.T) {
@@ -441,8 +441,8 @@ func requireNamed(t *testing.T, failed, said string) {
 	}
 }
 
-// requireOrder requires that the file system is tried before a byte is written, that bytes are durable before a file
-// has its name, the names of second files before that of DEST, and that one before the end.
+// requireOrder requires that fsync is tried on file and folder before a byte is written, that bytes are durable before
+// a file gets its name, that second files get their names before DEST, and that all names are durable at the end.
 func requireOrder(t *testing.T, kind string, done []string) {
 	t.Helper()
 	if kind == "replaced" {

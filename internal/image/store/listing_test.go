@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// A folder that cannot be listed, at any time, may contain a file of the source. An unreadable file has no digest.
+// If any listing of the folder fails, the folder may contain a file of the source. An unreadable file has no digest.
 func TestListingsOfDest(t *testing.T) {
 	behind := t.TempDir()
 	img, err := image.Open(imagetest.Write(t, t.TempDir(), "src.img", make([]byte, units.MiB)), image.Options{})

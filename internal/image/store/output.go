@@ -42,7 +42,7 @@ type Parts struct {
 	replace    []string // the extent files in old, to be removed at the end
 }
 
-// Output is an image under construction.
+// Output is an image under construction. Publish gives its files their final names.
 type Output struct {
 	Format, Subformat string
 	driver.Target
@@ -311,7 +311,7 @@ func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 		nil
 }
 
-// unused refuses to replace an image that a program or a snapshot needs.
+// unused returns an error if a program or a snapshot needs an image that is to be replaced.
 func unused(img *image.Image, shown string) error {
 	for _, look := range []func() ([]ondisk.Issue, error){img.InUse, img.Children} {
 		issues, err := look()
@@ -525,7 +525,7 @@ func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
 	return f.Reports(size, do)
 }
 
-// checkSuffix refuses a DEST whose extension belongs to another format than the copy.
+// checkSuffix returns an error if the extension of DEST belongs to another format than the copy.
 func checkSuffix(path, format string) error {
 	named := image.SuffixFormat(path)
 	if named == "" || named == format {
@@ -540,7 +540,7 @@ func checkSuffix(path, format string) error {
 		"add --to %s, or --to %s to keep that format under this name", path, named, format, named, format)
 }
 
-// Rewritable refuses an image of a package that cannot be rewritten in its present form.
+// Rewritable returns an error if an image of a package cannot be rewritten in its present form.
 func Rewritable(img *image.Image) error {
 	_, sub, err := target(img, CreateOptions{})
 	switch {

@@ -140,7 +140,7 @@ func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
-// A flat file of another image is never replaced, with any flag.
+// A flat file of another image is never replaced, even with --force.
 func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
@@ -296,7 +296,7 @@ func TestRefusedDest(t *testing.T) {
 	require.Equal(t, []string{"folder"}, disktest.Names(t, dir))
 }
 
-// An exchanging output has the names of the files of SOURCE, which others refuse.
+// Only an output with Swap may have the names of the files of SOURCE.
 func TestOutputsThatSwapHaveTheNamesOfTheSource(t *testing.T) {
 	t.Parallel()
 	made, _ := source(t, 1)

@@ -386,8 +386,8 @@ func (o *Parts) Free() (int64, error) {
 	return free, nil
 }
 
-// Room returns the free space from before the files of the output had a size, because FAT and exFAT allocate the whole
-// size at once.
+// Room returns the space that was free before the files of the output got their sizes, because FAT and exFAT allocate
+// the whole size at once.
 func (o *Output) Room() int64 { return o.room }
 
 // Reopen opens the written image through a handle of its own, like a later reader.

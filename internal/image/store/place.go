@@ -54,7 +54,8 @@ func (p Place) refuse(format string, args ...any) error {
 	return ondisk.In(ondisk.ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
 }
 
-// checkName refuses a path without looking at the file system.
+// checkName returns an error for a path that cannot name the file: a folder, standard output, an open descriptor, or
+// the name of an image, a machine's file or a journal.
 func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
@@ -94,7 +95,7 @@ var machineFiles = []string{
 	".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
 }
 
-// checkFolder refuses a path whose folder is missing or is a file.
+// checkFolder returns an error if the folder of the path is missing or is a file.
 func (p Place) checkFolder() error {
 	st, err := os.Stat(filepath.Dir(p.Path))
 	switch {
@@ -155,7 +156,7 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 	return p.spareText(path)
 }
 
-// spareImage refuses to overwrite an image, or a file that an image in the folder needs.
+// spareImage returns an error if the file is an image, or if an image in its folder needs it.
 func (p Place) spareImage(path string) error {
 	id, err := image.Identify(path, nil)
 	if err != nil {
@@ -185,7 +186,8 @@ func (p Place) spareImage(path string) error {
 // textSample is the number of bytes that isText examines.
 const textSample = 64 * units.KiB
 
-// spareText refuses to overwrite a file that is not text, or a text that the user may have edited.
+// spareText returns an error if a report would overwrite a file that is not text, or a text that the user may have
+// edited.
 func (p Place) spareText(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -275,8 +277,8 @@ func TryFolder(flag, path string) error {
 // Use is a file that a run reads or writes, with the flag for messages.
 type Use struct{ Flag, Path string }
 
-// Apart refuses a written file that is one of the others, because one would overwrite the other. It ignores empty
-// paths.
+// Apart returns an error if a written file is one of the others, because one would overwrite the other. It ignores
+// empty paths.
 func Apart(written Use, others ...Use) error {
 	for _, other := range others {
 		if written.Path != "" && other.Path != "" && SameFile(written.Path, other.Path) {
@@ -298,7 +300,7 @@ func SameFile(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }
 
-// SpareFiles refuses a written file that is one of DEST's files, in the folder of DEST.
+// SpareFiles returns an error if a written file would overwrite one of DEST's files, in the folder of DEST.
 func SpareFiles(written Use, dest string, files []string) error {
 	for _, f := range files {
 		if err := Apart(written, Use{"DEST", filepath.Join(filepath.Dir(dest), f)}); err != nil {

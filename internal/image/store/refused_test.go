@@ -126,7 +126,7 @@ func descriptorOf(extent string) string {
 	return fmt.Sprintf("# Disk DescriptorFile\ncreateType=\"monolithicFlat\"\nRW 8 FLAT %q 0\n", extent)
 }
 
-// Remains of a killed run's trial are removed, and those of a check of a folder.
+// The remains of a killed run's trial, and of a check of a folder, are removed.
 func TestTrialsGo(t *testing.T) {
 	t.Parallel()
 	src, _ := source(t, 1)
@@ -327,7 +327,7 @@ func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
 
 var errMarker = errors.New("marker")
 
-// Two files of a run are distinct, under any names.
+// The files of a run must differ: another path to the same file is an error.
 func TestFilesOfARunAreApart(t *testing.T) {
 	disktest.OnUnix(t, "links")
 	dir := t.TempDir()
@@ -399,7 +399,8 @@ func TestReportOverAFileOfTheRun(t *testing.T) {
 	require.Equal(t, []string{"disk.orig"}, disktest.Names(t, dir))
 }
 
-// Remains of a killed run's report are removed, unless it is still running, or they are not a text file.
+// The remains of a killed run's report are removed, but not the report of an active run, and nothing that is not a text
+// file.
 func TestStaleReports(t *testing.T) {
 	disktest.OnUnix(t, "names of open files")
 	dir := t.TempDir()

@@ -304,7 +304,7 @@ func (b *box) choose(member string) (*file, error) {
 	return images[0], images[0].bad
 }
 
-// images returns the images of the archive.
+// images returns the images of the archive, without their extents and parents.
 func (b *box) images() ([]*file, error) {
 	var finder image.Finder
 	for i := range b.files {
@@ -376,7 +376,7 @@ func (f *open) Beyond() error {
 // Name returns the name without folders.
 func (f *open) Name() string { return path.Base(f.name) }
 
-// ID distinguishes the file from other files.
+// ID identifies the file by the ID of the archive and the name in it.
 func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
 
 // Forget does nothing, because unpacked bytes do not change.

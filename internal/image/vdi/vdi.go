@@ -142,7 +142,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// check rejects invalid headers and unsupported features.
+// check returns an error for invalid headers and unsupported features.
 func (x *image) check() error {
 	fault := func(name string, off int64, got, want any) error {
 		return ondisk.Field("vdi header", name, off, got, want)

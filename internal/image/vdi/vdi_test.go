@@ -60,7 +60,7 @@ func openBytes(b []byte) (*driver.Image, error) {
 	return open(&driver.Source{File: disktest.NewMemFile("disk.vdi", b, int64(len(b)))})
 }
 
-// A disk with blocks in any order, which ends inside its last block.
+// TestForged reads a disk with blocks in any order, which ends inside its last block.
 func TestForged(t *testing.T) {
 	f := forged()
 	img, err := openBytes(f)
@@ -96,7 +96,7 @@ func TestForged(t *testing.T) {
 	require.Equal(t, int64(3*4096-512), img.Disk.Size())
 }
 
-// An invalid field is named; an image of another program has a remedy.
+// The error of an invalid field names it; an image of another program has a remedy.
 func TestHostile(t *testing.T) {
 	type change func(f forge.Bytes)
 	u8 := func(at int64, v uint8) change { return func(f forge.Bytes) { f.U8(at, v) } }

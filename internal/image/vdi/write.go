@@ -96,7 +96,7 @@ func stated(g driver.Geometry) geometry {
 	return geometry{ondisk.U32(g.Cylinders), ondisk.U32(g.Heads), ondisk.U32(g.Sectors), sector}
 }
 
-// identity derives a UUID from the seed.
+// identity derives a UUID from the seed and the name of its field, such as "created".
 func identity(seed []byte, of string) ondisk.GUID {
 	h := sha256.New()
 	h.Write([]byte(of))

@@ -59,7 +59,7 @@ func TestByQemuImg(t *testing.T) {
 	}
 }
 
-// onMebibytes requires that every stored MiB of the disk is on one of the file.
+// onMebibytes requires that every stored MiB of the disk begins at a multiple of 1 MiB in the file.
 func onMebibytes(t *testing.T, img *image.Image) {
 	t.Helper()
 	for off := int64(0); off < img.Disk.Size(); off += mib {

@@ -297,7 +297,7 @@ const maxPlaces = 2 << 20
 const maxDamage = 1 << 16
 
 // tableFaults collects the faults of the block allocation table. It keeps the offset of each block: writers that align
-// their data leave gaps, so that offsets are no multiples of a block.
+// their data leave gaps, so the distance of two blocks need not be a multiple of a block.
 type tableFaults struct {
 	driver.Faults
 	x      *sparse
@@ -419,7 +419,7 @@ type hidden struct {
 	bytes   int64 // bytes scanned
 }
 
-// look scans block i, whose bitmap is at byte offset at of the file.
+// look counts the hidden data in block i, whose bitmap is at byte offset at of the file.
 func (h *hidden) look(i, at int64) error {
 	x := h.x
 	if x.parent != nil || h.bitmaps == maxBitmaps {

@@ -239,7 +239,7 @@ func names(src driver.File) (driver.Names, error) {
 	return driver.Names{Parents: list, Broken: bad != "" || len(list) == 0}, err
 }
 
-// hasCookie reports whether a damaged file has the cookie of a VHD, or cannot be read.
+// hasCookie reports whether a damaged file has the cookie of a VHD. It also returns true if the file cannot be read.
 func hasCookie(src driver.File) bool {
 	head, tail := make([]byte, min(src.Size(), footerBytes)), make([]byte, min(src.Size(), footerBytes))
 	if ondisk.ReadFull(src, head, 0) != nil || ondisk.ReadFull(src, tail, src.Size()-int64(len(tail))) != nil {

@@ -176,7 +176,7 @@ func requireClass(t *testing.T, err error) {
 	require.NoError(t, err)
 }
 
-// FuzzVHD reads anything as the start and the end of a VHD, with a hole of this many bytes between.
+// FuzzVHD reads anything as the start and the end of a VHD, with a hole of any length between.
 func FuzzVHD(f *testing.F) {
 	add := func(v *vhdforge.File, n int64) {
 		n = min(n, v.Footer)

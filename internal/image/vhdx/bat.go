@@ -253,7 +253,7 @@ func sameBits(b []byte, from int) (set bool, n int64) {
 	return set, int64(8*len(b) - from)
 }
 
-// batFaults checks the BAT.
+// batFaults counts faults of the BAT by kind, and records the file offsets in use.
 type batFaults struct {
 	driver.Faults
 	x      *image

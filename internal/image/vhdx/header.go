@@ -324,7 +324,7 @@ func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error
 	return nil
 }
 
-// checkApart sorts the structures and rejects overlapping ones.
+// checkApart sorts the structures and returns an error if two of them overlap.
 func (x *image) checkApart() error {
 	slices.SortFunc(x.used, func(a, b structure) int { return cmp.Compare(a.Off, b.Off) })
 	for i := 1; i < len(x.used); i++ {

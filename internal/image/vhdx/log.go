@@ -327,7 +327,7 @@ func (d *anyDescriptor) valid(e *entryHeader) bool {
 		d.length() <= maxFile-d.FileOffset
 }
 
-// isDataSector checks a data sector for a torn write. Spec: 2.3.1.4.
+// isDataSector reports whether b is the data sector of a log entry with this number, and not torn. Spec: 2.3.1.4.
 func isDataSector(b []byte, number uint64) bool {
 	return string(b[:4]) == "data" && binary.LittleEndian.Uint32(b[4:]) == uint32(number>>32) &&
 		binary.LittleEndian.Uint32(b[sectorSize-4:]) == uint32(number&math.MaxUint32)

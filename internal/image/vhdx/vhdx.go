@@ -225,7 +225,7 @@ func (s *logSector) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// newest is a heap of the changes at the current offset, with the latest on top.
+// newest is a heap of the changes that cover the current offset, with the latest on top.
 type newest struct {
 	of    []change
 	index []int

@@ -83,7 +83,7 @@ func (t *target) isFixed() bool { return t.meta.flags&flagLeaveAllocated != 0 }
 // Unit returns less than a block, so that unwritten parts of a block stay holes.
 func (t *target) Unit() int64 { return writeUnit }
 
-// allocate appends a block to the file. The blocks of a fixed disk have fixed places.
+// allocate returns the file offset of a block: a fixed one on a fixed disk, otherwise the end of the file.
 func (t *target) allocate(block int64) (int64, error) {
 	if t.isFixed() {
 		return t.firstBlock() + block*t.meta.blockSize, nil

@@ -138,8 +138,8 @@ func (d *descriptor) inUTF8() *descriptor {
 	return &out
 }
 
-// rewritten returns the text of the descriptor for a new size and new contents. own handles a line first: it appends
-// the replacement and reports true.
+// rewritten returns the text of the descriptor for a new size and new contents. own is tried first on each line: it
+// appends the replacement and reports true.
 func (d *descriptor) rewritten(size int64, id *identity, own func(out []string, l line) ([]string, bool)) []byte {
 	var out []string
 	for _, l := range d.withIDs() {

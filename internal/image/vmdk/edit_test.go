@@ -175,7 +175,7 @@ func TestIdentityForVirtualBox(t *testing.T) {
 	require.Equal(t, []string{old, old, none, none}, uuids(same), "the same disk, in its place")
 }
 
-// The same job gives the same identity, another one a different one.
+// The same job gives the same content ID, and another job gives a different one.
 func TestIdentityFollowsFromTheJob(t *testing.T) {
 	cid := func(text, seed string) string {
 		d := parsed(t, copied(t, text, seed))
@@ -348,7 +348,7 @@ func TestRangeAcrossExtents(t *testing.T) {
 	require.NotEmpty(t, text.kept)
 }
 
-// Extents that are contiguous in their files from the start belong to a separate disk.
+// Extents that are contiguous in their files from the start make a disk of its own, not a view.
 func TestViewed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -543,7 +543,7 @@ func TestDataBehind2TiB(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit, "the tables")
 }
 
-// A child disk needs zero grains to hide the parent.
+// A disk over other files needs one more file for the rest of the disk.
 func TestViewsHaveAHead(t *testing.T) {
 	t.Parallel()
 	_, err := create(nowhere{}, 1<<20, driver.Options{
@@ -569,7 +569,7 @@ func TestPackersAreUsedAgain(t *testing.T) {
 	}), int64(4<<20), "one has 800 KiB")
 }
 
-// Expected sizes and offsets from Virtual Disk Format 1.1, "Hosted Sparse Extents".
+// Expected sizes and offsets are from Virtual Disk Format 1.1, "Hosted Sparse Extents".
 func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 512, binary.Size(sparseHeader{}), "sparse header")
 	b, err := binary.Append(nil, binary.LittleEndian,
@@ -580,7 +580,8 @@ func TestStructSizes(t *testing.T) {
 	}
 }
 
-// Those of an ESX extent from the same document, "ESX Server Sparse Extents": four sectors.
+// The header of an ESX extent has four sectors, and its fields the offsets of Virtual Disk Format 1.1, "ESX Server
+// Sparse Extents".
 func TestCOWDHeaderSize(t *testing.T) {
 	require.Equal(t, 4*512, binary.Size(cowdHeader{}))
 	b, err := binary.Append(nil, binary.LittleEndian,

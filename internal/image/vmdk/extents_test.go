@@ -43,7 +43,7 @@ func qemuReads(t *testing.T, path string, want []byte) {
 	require.True(t, bytes.Equal(want, got), "qemu-img reads other bytes")
 }
 
-// childText is the descriptor of a snapshot like ESXi's: without geometry and adapter.
+// childText is the descriptor of a snapshot in the style of ESXi: without geometry and adapter.
 func childText(createType, cid, parentCID, parent, extent string) string {
 	return fmt.Sprintf(`# Disk DescriptorFile
 version=1
@@ -412,7 +412,7 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 	}
 }
 
-// A child can be split differently than its parent.
+// A child can be split into other extents than its parent.
 func TestChildOfSeveralExtents(t *testing.T) {
 	dir := t.TempDir()
 	base, own := imagetest.Noise(1, 96*sector), imagetest.Noise(2, 96*sector)

@@ -369,7 +369,7 @@ func (m *extentMap) open(s *driver.Source, i int, e *extent) (driver.File, error
 	return f, nil
 }
 
-// openGrains opens an extent with grains.
+// openGrains opens a sparse extent of the given kind.
 func openGrains(f driver.File, tabs *ondisk.Pages, kind string) (openedExtent, error) {
 	switch kind {
 	case vmfsSparse:
@@ -400,8 +400,8 @@ func openHosted(f driver.File, tabs *ondisk.Pages) (*sparse, error) {
 	return x, x.refuseOwnText()
 }
 
-// refuseOwnText rejects an extent with its own descriptor, which is a disk in itself, perhaps with a parent. qemu-img
-// reserves space for a descriptor in every extent, and leaves it empty.
+// refuseOwnText returns an error for an extent with its own descriptor, which is a disk in itself, perhaps with a
+// parent. qemu-img reserves space for a descriptor in every extent, and leaves it empty.
 func (x *sparse) refuseOwnText() error {
 	if x.h.DescriptorOffset == 0 || x.h.DescriptorSize == 0 {
 		return nil

@@ -159,7 +159,7 @@ func openFuzzed(t *testing.T, file *disktest.MemFile) {
 	disktest.ReadSound(t, img.Disk, issues, disktest.NoError)
 }
 
-// fuzzExtent opens a disk of one extent, whose file is data followed by a hole. Every other one has a parent.
+// fuzzExtent opens a disk of one extent, whose file is data followed by a hole. If hole is odd, the disk has a parent.
 func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uint32) {
 	t.Helper()
 	text := vmdkforge.Descriptor(kind, fmt.Sprintf(`RW %d %s "x-delta.vmdk"`, sectors, sparseTypes[kind]))

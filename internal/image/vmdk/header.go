@@ -165,7 +165,7 @@ type place struct {
 	disk.Range
 }
 
-// newPlaces returns the places of a file with a header of the given size in bytes.
+// newPlaces returns the used ranges of a file that so far has only its header, of the given size in bytes.
 func newPlaces(what string, fileSize, header int64) *places {
 	return &places{what, fileSize, []place{{"header", disk.Range{Len: header}}}}
 }

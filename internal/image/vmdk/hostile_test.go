@@ -296,7 +296,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 	}
 }
 
-// Unclosed extents are one issue, which names the first.
+// Extents that were not closed cleanly cause one issue, which names the first of them.
 func TestUncleanExtents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, mib)

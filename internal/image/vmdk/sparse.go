@@ -501,7 +501,7 @@ func (h *seHeader) checkPlaces(fileSize int64) error {
 	return p.add("grains offset", atSEGrains, h.GrainsOffset, 0)
 }
 
-// checkVolatile rejects an extent with unreplayed journal entries.
+// checkVolatile returns an error for an extent with unreplayed journal entries.
 func checkVolatile(f driver.File, at int64) error {
 	var v seVolatile
 	if _, err := ondisk.Decode(f, at, &v); err != nil {

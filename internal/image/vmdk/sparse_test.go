@@ -176,7 +176,7 @@ func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	require.ErrorContains(t, err, "entry 1")
 }
 
-// The same disks from qemu-img.
+// TestSparseByQemuImg reads the same disks as written by qemu-img.
 func TestSparseByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 64 * kib, sector} {
 		dir := t.TempDir()

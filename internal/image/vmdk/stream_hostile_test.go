@@ -61,7 +61,7 @@ func packing(pack func(packed []byte) []byte) vmdkforge.StreamLayout {
 	return vmdkforge.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(vmdkforge.Deflated(data)) }}
 }
 
-// Contents of a grain.
+// TestHostileGrains reads grains whose compressed data are malformed, or unusual but valid.
 func TestHostileGrains(t *testing.T) {
 	same := func(name, says string, l vmdkforge.StreamLayout) streamCase {
 		return streamCase{name: name, layout: l, seek: says}
@@ -100,7 +100,7 @@ func TestHostileGrains(t *testing.T) {
 	})
 }
 
-// A bomb costs at most a grain.
+// A compression bomb in a grain costs no more than a normal grain.
 func TestBombsAreCheap(t *testing.T) {
 	packed := vmdkforge.Deflated(make([]byte, 100<<20))
 	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
@@ -266,7 +266,7 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 	})
 }
 
-// Files with their tables at the start.
+// TestHostileStreamsWithTablesInFront reads damaged streams with their tables at the start of the file.
 func TestHostileStreamsWithTablesInFront(t *testing.T) {
 	runStreamCases(t, []streamCase{
 		badInFront("zeros behind the end", "",

@@ -264,7 +264,7 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	return path
 }
 
-// Extents are split like VMware's, with data on both sides of a border.
+// Extents are split where VMware splits them, with data on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
 	src := imagetest.Open(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))

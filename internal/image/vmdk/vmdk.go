@@ -53,7 +53,8 @@ const (
 	magicCOWD   = "COWD"
 )
 
-// isSESparse reports the magic number of an seSparse extent, the 64-bit little-endian constant 0xcafebabe.
+// isSESparse reports whether head begins with the magic number of an seSparse extent, the 64-bit little-endian constant
+// 0xcafebabe.
 func isSESparse(head []byte) bool {
 	return bytes.HasPrefix(head, []byte{0xbe, 0xba, 0xfe, 0xca, 0, 0, 0, 0})
 }
@@ -63,8 +64,8 @@ func detect(head, _ []byte) bool {
 		isSESparse(head) || isDescriptor(head)
 }
 
-// isDescriptor reports the usual first line of a descriptor, after byte order marks and blank lines. It accepts UTF-16
-// so that the error can name the encoding.
+// isDescriptor reports whether a file starts with the usual first line of a descriptor, after byte order marks and
+// blank lines. It accepts UTF-16 so that the error can name the encoding.
 func isDescriptor(head []byte) bool {
 	head = head[:min(len(head), 1024)]
 	for _, bom := range []string{"\xff\xfe", "\xfe\xff"} {
@@ -110,8 +111,8 @@ func unsupported(subformat string) error {
 		subformat, ondisk.ErrUnsupported)
 }
 
-// lone refuses an extent that was opened by itself. Other data may lie in further extents or in a parent, to which only
-// the descriptor refers.
+// lone returns the error of an extent that was opened by itself. Other data may lie in further extents or in a parent,
+// to which only the descriptor refers.
 func lone(extent string) error {
 	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }

@@ -304,7 +304,7 @@ func cut(off, n int64, part func(i int, into, at, n int64) error) error {
 	return nil
 }
 
-// Finish finishes the extents, then writes the descriptor. Before that they are no disk.
+// Finish finishes the extents, then writes the descriptor, without which they are no disk.
 func (t *splitTarget) Finish() error {
 	for _, x := range t.extents {
 		if err := x.Finish(); err != nil {

@@ -386,7 +386,8 @@ func (j junitSuite) Cases() iter.Seq[junitCase] {
 	}
 }
 
-// junitCase is a test case, whose class and name are the path. The template escapes its texts.
+// junitCase is a test case, whose class and name are the path. It has no attribute "file", because the schema of
+// Jenkins's xUnit plugin rejects that. The template escapes its texts.
 type junitCase struct {
 	Class, Name            string
 	Element, Type, Message string   // the result, empty if passed

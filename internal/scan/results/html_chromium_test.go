@@ -164,7 +164,7 @@ func eval[T any](p *page, expression string) T {
 	return get(p, chromedp.Evaluate[T](expression))
 }
 
-// quiet checks the final state of every page.
+// quiet requires that a page has requested nothing else and caused no message of the browser.
 func (p *page) quiet() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -227,7 +227,7 @@ func TestReportHasContrast(t *testing.T) {
 	}
 }
 
-// A library of 100,000 images, or of 1,500, which are more rows than are drawn at once.
+// A library of 1,500 images, which are more rows than are drawn at once, or of 100,000 in the exhaustive tests.
 func TestLargeReportInChromium(t *testing.T) {
 	if testing.Short() || disktest.Raced {
 		t.Skip("loads a file of megabytes three times")

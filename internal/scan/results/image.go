@@ -185,7 +185,7 @@ func NewImage(path string) *Image {
 	return i
 }
 
-// NewDisk returns a disk of a size, in bytes, and without other data. boundary is its criterion.
+// NewDisk returns a disk of size bytes, to be judged by boundary, without other data.
 func NewDisk(size int64, boundary align.Boundary) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
 		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},

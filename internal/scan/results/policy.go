@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-// FailOn is the least level at which a run fails.
+// FailOn is the level from which a run fails. 4K includes errors, and Default includes both.
 type FailOn string
 
 // Levels. Default is the level of inspect: errors, and starts off the boundary of the run.
@@ -110,8 +110,9 @@ type ignoreEntry struct {
 var ignoreLine = ondisk.LazyPattern(
 	`^(?:"((?:[^"\\]|\\.)*)"|((?:[^ \t\\"]|\\.)(?:[^ \t\\]|\\.)*))[ \t]+([^ \t]+)[ \t]+(.+)$`)
 
-// ParseIgnore parses an ignore file. Each line has a glob, the last valid day ("2027-01-31") or "never", and a reason.
-// Empty lines and lines that begin with # are skipped. An error names the line.
+// ParseIgnore parses an ignore file. Each line has a glob, in double quotes if it has blanks, the last valid day
+// ("2027-01-31") or "never", and a reason. Empty lines and lines that begin with # are skipped. An error names the
+// line.
 func ParseIgnore(text []byte) (out Ignore, err error) {
 	if len(text) > MaxIgnore {
 		return nil, fmt.Errorf("the file has more than %d bytes", MaxIgnore)
@@ -135,7 +136,7 @@ func ParseIgnore(text []byte) (out Ignore, err error) {
 	return out, nil
 }
 
-// parseIgnoreLine parses an entry.
+// parseIgnoreLine parses the glob, the last day and the reason of an entry.
 func parseIgnoreLine(s string) (e ignoreEntry, err error) {
 	parts := ignoreLine().FindStringSubmatch(s)
 	if parts == nil {
@@ -161,8 +162,8 @@ func parseIgnoreLine(s string) (e ignoreEntry, err error) {
 	return e, err
 }
 
-// match returns the first unexpired entry whose glob matches one of the names of a path. today is a date such as
-// 2027-01-31.
+// match returns the first unexpired entry whose glob matches one of the names of a path, or nil. today is a date such
+// as 2027-01-31.
 func (i Ignore) match(names []string, today string) *Accepted {
 	for _, e := range i {
 		if expired := e.accepted.Until != "" && today > e.accepted.Until; !expired && e.glob.MatchAny(names) {

@@ -225,7 +225,7 @@ func Rank(images []*Image) {
 	}
 }
 
-// Numbers returns a function that numbers images. The caller passes the images worst first.
+// Numbers returns a function that numbers the images with work to do. The caller passes all images, worst first.
 func Numbers() func(*Image) {
 	n := 0
 	return func(i *Image) {

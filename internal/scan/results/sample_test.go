@@ -205,7 +205,7 @@ func saved(t *testing.T, name, text string) string {
 	return path
 }
 
-// python is Debian's, which has Debian's modules.
+// python runs a program in Debian's Python, which has Debian's modules, and returns the output.
 func python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	return disktest.Output(t, disktest.DataFile(t, "/usr/bin/python3"), append([]string{"-c", program}, args...)...)
@@ -245,7 +245,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A report with a write error, even of its last byte, is an error.
+// A write error of a report, even at its last byte, is returned.
 func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for name, show := range map[string]func(w io.Writer) error{
@@ -265,7 +265,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	}
 }
 
-// The exact name survives a row that went through JSON.
+// The exact bytes of a file name survive in a row that went through JSON.
 func TestExactPath(t *testing.T) {
 	i := judged("/t/\xff.vmdk", "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs")))
 	command := i.Priority.Command

@@ -60,7 +60,7 @@ const digestLine = "# As trueup wrote it, SHA-256 "
 // maxScript bounds a script, in bytes: a million images of usual length.
 const maxScript = 1 << 30
 
-// IsScript reports whether a text is an unedited script by Script.
+// IsScript reports whether a text is a script that Script wrote and nobody has edited since.
 func IsScript(r io.Reader) (bool, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxScript))
 	if err != nil {

@@ -63,7 +63,7 @@ func scriptOf(t *testing.T, s *Summary, images []*Image) string {
 	return written(t, func(w io.Writer) error { return Script(w, s, slices.Values(images)) })
 }
 
-// argument is the expected argument for a name.
+// argument returns the expected argument of trueup for a name.
 func argument(name string) string {
 	if strings.HasPrefix(name, "-") {
 		return "./" + name

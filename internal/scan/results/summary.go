@@ -159,8 +159,8 @@ func (s *Summary) addVerdict(i *Image) {
 // unknown returns the number of packed images and images with unknown content.
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
-// noneJudged reports whether a complete run judged no image, although the user has accepted neither that nor an image.
-// A shard may have no images if other shards have some.
+// noneJudged reports whether a complete run judged no image. It returns false if the user allows an empty run or has
+// accepted an image, and for a shard if other shards have images.
 func (s *Summary) noneJudged() bool {
 	return s.Complete && s.Others == 0 && !s.AllowEmpty && s.Accepted == 0 &&
 		s.Images == s.Failed+s.Orphans+s.Packed+s.Originals
@@ -186,7 +186,7 @@ func (s *Summary) Lose(u Unreadable, fail FailOn) {
 // unreadable returns the number of unreadable places, including unlisted ones.
 func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
 
-// NewSummary returns empty sums of a run.
+// NewSummary returns the empty summary of a run.
 func NewSummary() *Summary {
 	return &Summary{
 		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",

@@ -621,7 +621,7 @@ func (s *Summary) othersText() string {
 	return "the other shards have " + images(s.Others) + " more."
 }
 
-// moment prints a time for people. It returns a text that is not a time unchanged, but escaped.
+// moment formats a time for people. It returns any other text as it is, but escaped.
 func moment(s string) string {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {

@@ -291,8 +291,7 @@ func hostileImage(t *rapid.T, n int) *Image {
 	return i
 }
 
-// For any text of images: nothing moves the cursor, no line is too wide, no row is lost, and no path is truncated in a
-// file.
+// No text from an image moves the cursor, makes a line too wide, loses a row, or truncates a path in a file.
 func TestHostileTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []*Image

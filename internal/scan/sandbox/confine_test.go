@@ -25,7 +25,8 @@ type outcome struct {
 	Took      time.Duration // of Confine
 }
 
-// confine is such a process. A request with the prefix "worker " is for a worker of it.
+// confine is the main function of a process that confines itself. A request with the prefix "worker " is for a worker
+// of the process.
 func confine(access string, requests []string) error {
 	var a sandbox.Access
 	if err := json.Unmarshal([]byte(access), &a); err != nil {
@@ -70,7 +71,7 @@ func ofWorker(request string) (string, error) {
 	return string(w.Isolation().Achieved) + ": " + string(answer), w.Close()
 }
 
-// inConfinement runs requests in a process with this access, on a kernel that lacks a feature.
+// inConfinement runs requests in a process with the given access, on a kernel that lacks a feature.
 func inConfinement(t testing.TB, kernel string, a sandbox.Access, requests ...string) outcome {
 	t.Helper()
 	access, err := json.Marshal(a)

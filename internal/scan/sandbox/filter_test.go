@@ -384,7 +384,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// Settled returns an isolation the level that its layers amount to.
+// Settled returns an isolation with the level that follows from its layers.
 func Settled(i Isolation) Isolation {
 	i.setLevel()
 	return i

@@ -198,7 +198,7 @@ func observe(t *testing.T, how string) (observed, *exec.Cmd) {
 	return o, cmd
 }
 
-// What a kernel lacks is omitted and said, and the rest holds.
+// A layer that the kernel lacks is left out and reported, and the other layers hold.
 func TestOldKernels(t *testing.T) {
 	newest := full(t).Isolation().Layers[1]
 	old := func(n int) string { return fmt.Sprint(oldLandlock, n) }

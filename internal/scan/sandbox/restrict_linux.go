@@ -92,7 +92,8 @@ func landlockVersion() (int, error) {
 // rulesFor returns the access rights that a process keeps, among the handled ones.
 type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
 
-// restrictFiles forbids everything that Landlock can restrict, except for the rules.
+// restrictFiles forbids everything that Landlock can restrict, except for the rules. It returns the version of
+// Landlock.
 func restrictFiles(rules rulesFor) (int, error) {
 	abi, err := landlockVersion()
 	if err != nil {

@@ -44,7 +44,7 @@ import (
 	"time"
 )
 
-// Level is the level of isolation of work.
+// Level is a degree of isolation.
 type Level string
 
 // Levels. Each includes the one before.

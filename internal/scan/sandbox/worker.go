@@ -146,7 +146,7 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Isolation returns the isolation of the worker.
+// Isolation returns the isolation that the worker reported at its start.
 func (w *Worker) Isolation() Isolation { return w.isolation }
 
 // Call sends requests to the worker and returns the answer to its oldest one, which may be of an earlier call. At most
@@ -221,7 +221,7 @@ func (w *Worker) autopsy(err error) *Death {
 	return causeOfDeath(w.exit, w.said.String(), w.limits)
 }
 
-// bury closes the pipes of a dead worker.
+// bury marks the worker as dead and closes its pipes.
 func (w *Worker) bury(death *Death, idle bool) *Death {
 	death.Idle, w.dead, w.sent = idle, true, w.answered
 	_ = w.in.Close()
@@ -229,7 +229,7 @@ func (w *Worker) bury(death *Death, idle bool) *Death {
 	return death
 }
 
-// kill ends the process at once, and all waits for its pipes.
+// kill ends the process and all waits for its pipes at once.
 func (w *Worker) kill() {
 	_ = w.cmd.Process.Kill() // safe at any time: Go refers to the process, not to its number
 	now := time.Now()
@@ -249,7 +249,8 @@ func (w *Worker) await(most time.Duration) bool {
 	}
 }
 
-// Close kills the worker, which has nothing to save. An error means that the worker hangs in the kernel and ends later.
+// Close kills the worker, even during a request: it has nothing to save. An error means that the worker hangs in the
+// kernel and ends later.
 func (w *Worker) Close() error {
 	w.kill()
 	if !w.dead {

@@ -183,7 +183,7 @@ func TestNotTheirs(t *testing.T) {
 	}
 }
 
-// TestShortDisks cuts a volume anywhere: no prober may need what is missing.
+// TestShortDisks truncates a volume anywhere: no prober may fail because of missing bytes.
 func TestShortDisks(t *testing.T) {
 	for name, put := range forgers {
 		f := forged(put)

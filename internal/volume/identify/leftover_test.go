@@ -111,7 +111,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// A boot sector is run by a BIOS whatever lies after it, so that the place in it counts under a RAID, too.
+// A BIOS runs a boot sector regardless of the data after it, so the position stored in it counts under a RAID, too.
 func TestBootSectorUnderARaid(t *testing.T) {
 	for name, tc := range map[string]struct {
 		put    func(forge.Bytes)

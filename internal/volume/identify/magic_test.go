@@ -74,7 +74,7 @@ func TestKindsByMagicOfTools(t *testing.T) {
 	}
 }
 
-// A disk that ends within what a number needs is not a volume, and no error.
+// A disk that ends inside a magic number is of an unknown kind, without an error.
 func TestMagicAtTheEnd(t *testing.T) {
 	t.Parallel()
 	known := map[volume.Kind]bool{}

@@ -59,7 +59,7 @@ func PutExFAT(f forge.Bytes, lba, sectors int64) {
 	entries.U64(32+24, uint64((sectors-64)/8+7)/8)
 }
 
-// SealExFAT computes the checksum of the boot region at a sector of the volume again. Spec: 3.4.
+// SealExFAT recomputes the checksum of the boot region at a sector of the volume. Spec: 3.4.
 func SealExFAT(f forge.Bytes, first int64) {
 	region := f[first*512:]
 	var sum uint32

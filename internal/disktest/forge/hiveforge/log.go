@@ -24,8 +24,8 @@ func Dirty(f forge.Bytes, primary uint32) forge.Bytes {
 	return f
 }
 
-// Log builds a log of Windows 8.1 and later for a hive f: an entry for each of steps, the hive after that entry. Their
-// numbers count from first.
+// Log builds a log of Windows 8.1 and later for a hive f. It has one entry for each of steps, numbered from first. A
+// step is the hive after its entry.
 func Log(f forge.Bytes, first uint32, steps ...forge.Bytes) forge.Bytes {
 	log := append(forge.Bytes(nil), f[:hiveLogEntries]...)
 	hiveLogBase(log, 6, first)

@@ -59,7 +59,7 @@ type Install struct {
 	Map           []int64 // LBAs of the file
 }
 
-// New returns an installation of LILO 24.2 by LBA, like the usual builds.
+// New returns an installation of LILO 24.2 with 32-bit LBAs, in its usual build.
 func New(file []int64, images ...Image) Install {
 	return Install{Version: 0x0218, Mode: LBA32, Table: 3, Password: 20, Map: file, Images: images}
 }

@@ -93,7 +93,7 @@ func (v *File) Dirty(from int64, entries ...Entry) []int64 {
 	return places
 }
 
-// PutLog writes bytes at a place of the ring, and gives the place after them.
+// PutLog writes bytes at an offset of the ring, and returns the offset after them.
 func (v *File) PutLog(at int64, b []byte) int64 {
 	size := v.LogMiB * vhdxMiB
 	for i := range b {

@@ -115,8 +115,8 @@ type SESparse struct {
 	Volatile, GD, GT, Grains int64
 }
 
-// NewSESparse stores a disk, grain by grain according to kind, or if nil its nonzero grains. The grains are numbered
-// from first on: the lower 12 bits of a number are in other bits of an entry than the higher ones.
+// NewSESparse stores a disk, grain by grain according to kind. If kind is nil, it stores the nonzero grains. The grains
+// are numbered from first on: the lower 12 bits of a number are in other bits of an entry than the higher ones.
 func NewSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
 	grains := (int64(len(disk)) + SEGrain - 1) / SEGrain
 	tables := (grains + seEntries - 1) / seEntries

@@ -78,8 +78,7 @@ func PutReFS(f forge.Bytes, lba, sectors int64) {
 	SealReFS(v)
 }
 
-// SealReFS computes the checksum of the boot sector again. Spec: Microsoft, "Computing a File System Recognition
-// Checksum".
+// SealReFS recomputes the checksum of the boot sector. Spec: Microsoft, "Computing a File System Recognition Checksum".
 func SealReFS(f forge.Bytes) {
 	var sum uint16
 	for i := 3; i < 512; i++ {

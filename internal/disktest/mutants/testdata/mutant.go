@@ -42,7 +42,7 @@ func Never(n int, c bool) bool { return c && !is(n) }
 // Always returns true in place of a condition.
 func Always(n int, c bool) bool { return c || is(n) }
 
-// Without returns a list without appending.
+// Without returns old, the list before an append, if mutant n is on. Otherwise it returns with.
 func Without[S any](n int, old, with S) S {
 	if is(n) {
 		return old
@@ -50,7 +50,7 @@ func Without[S any](n int, old, with S) S {
 	return with
 }
 
-// Skip returns a function without effect and with zero results. Functions among them have no effect either.
+// Skip returns a function without effect and with zero results. A result that is a function has no effect either.
 func Skip[F any](n int, f F) F {
 	if !is(n) {
 		return f

@@ -85,7 +85,7 @@ func load(path string) error {
 	return err
 }
 
-// network returns the first card its address and switches it and the loopback on.
+// network gives the first card its address, and enables the card and the loopback interface.
 func network() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
