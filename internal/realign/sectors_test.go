@@ -532,6 +532,7 @@ func TestRandomDisksInBothSectorSizes(t *testing.T) {
 
 // A disk with a damaged table is refused, or its copy in other sectors has the partitions that fdisk reads in it.
 func TestMutantsInBothSectorSizes(t *testing.T) {
+	disktest.Tool(t, "fdisk")
 	copied := 0
 	for i := range disktest.Sample(500) {
 		label, sector := []string{"gpt", "dos"}[i%2], []int64{512, 4096}[i/2%2]
