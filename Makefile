@@ -78,7 +78,7 @@ else
 	cd recipes && $(APART) $(or $(LINT),$(GO) run $(LINTER)) run ./...
 endif
 
-# The tests need Linux, and are left out.
+# Tests need Linux, and are left out, but for those that run under Wine.
 SYSTEMS := windows/amd64 darwin/amd64 freebsd/amd64 linux/386
 # Systems that differ from these by the processor alone: they are built.
 FURTHER := windows/arm64 darwin/arm64 linux/arm64 linux/riscv64
@@ -97,6 +97,7 @@ systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits
 		echo "== $$system"; \
 		CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build ./cmd/... ./fleet/cmd/...; \
 	done
+	scripts/test-systems.sh vet
 
 # The fleet requires the core of this tree, which has no version for `go mod tidy`.
 .PHONY: tidy

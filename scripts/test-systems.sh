@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs trueup for a 32-bit processor, and for Windows under Wine. Other tests only build these.
 #
-# `scripts/test-systems.sh 386` and `scripts/test-systems.sh windows` run one, else both run side by side.
+# `scripts/test-systems.sh 386` and `scripts/test-systems.sh windows` run one, else both run side by side. `vet` only
+# compiles the tests for Windows.
 # docs/systems.md has the results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -94,6 +95,11 @@ test_windows() {
 	go build -o "$work/trueup.linux" ./cmd/trueup
 	GOOS=windows go build -overlay "$work/overlay.json" -o "$work/trueup.exe" ./cmd/trueup
 	compare_with_linux
+}
+
+# The tests for Windows are only compiled and vetted.
+test_vet() {
+	packages "${both[@]}" "${only_windows[@]}" cli | GOOS=windows xargs go vet
 }
 
 # Differences between two systems, or two runs: times, stored bytes of files, confinement, the program.
