@@ -346,7 +346,7 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	return raw, root
 }
 
-// install returns what LILO's installer would write: boot sector, map and stages. The stages are LILO's own.
+// install returns the output of LILO's installer: boot sector and map, with LILO's own stages unless d.forged is set.
 func (d liloDisk) install(t testing.TB, raw string) liloforge.Install {
 	t.Helper()
 	w := tableOf(t, raw)[0]

@@ -342,8 +342,8 @@ var (
 	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)(\(| resumed>).*= 0`)
 )
 
-// needsLandlock skips a test if the kernel has no Landlock. It asks the kernel and not the program: otherwise a command
-// that does not confine itself would pass for one on an old kernel.
+// needsLandlock skips a test if a system call shows that the kernel has no Landlock. The program's own report does not
+// count: a command that fails to confine itself would look like one on an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if err := hasLandlock(); err != nil {

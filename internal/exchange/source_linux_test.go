@@ -120,7 +120,7 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 	}
 }
 
-// TestFoldersThatAreNotSearched closes a folder below that of the disk: the commands name it, and continue.
+// TestFoldersThatAreNotSearched closes a subfolder beside the disk: the commands name it, and continue.
 func TestFoldersThatAreNotSearched(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"undo", "finish"} {

@@ -116,8 +116,8 @@ type Options struct {
 
 // open reads the progress of a move, and completes the stretch that was being written. First it makes the last writes
 // of the previous run durable, because they may be in a cache only. A disk without the mark is in its old or new state,
-// and may be in use again: open writes nothing but its unchanged first sector. On an I/O error open also returns a
-// mover, which only knows whether the disk is in the middle of the move.
+// and may be in use again: open writes nothing but its unchanged first sector. After an I/O error the returned
+// mover reports whether the disk is in the middle of the move, and nothing else.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, flushLimit: 2 * quickFlush}
 	m.runs, m.steps = p.runs(false)

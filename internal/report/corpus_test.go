@@ -161,8 +161,8 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 	}
 }
 
-// TestJSONEqualsEncodingJSON compares the writer with that of the library for every object, with all fields set and
-// with none.
+// TestJSONEqualsEncodingJSON compares the writer with encoding/json for every object, with all fields set and with
+// none.
 func TestJSONEqualsEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		&report.Inspect{}, &report.Plan{}, &report.Align{}, &report.Verify{}, &report.Failure{},

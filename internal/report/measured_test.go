@@ -252,8 +252,8 @@ func TestChains(t *testing.T) {
 	require.JSONEq(t, `[]`, string(b))
 }
 
-// both returns the report of a disk's first scan and that of inspect, without findings and boot chain, since a survey
-// has fewer findings, and no chain.
+// both returns the reports of scan's survey and of inspect on a disk, without findings and boot chain: a survey has
+// fewer findings, and no chain.
 func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	t.Helper()
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}

@@ -458,7 +458,7 @@ func newPartition(p boot.Partition, sector int64, boundary align.Boundary) Parti
 	return out
 }
 
-// newVolume describes a volume. at is its offset on the disk, in bytes, and shift the distance to that in the file.
+// newVolume describes a volume. at is its offset on the disk, and shift is its offset in the file less at, in bytes.
 func newVolume(v *volume.Volume, at, shift int64) *Volume {
 	out := &Volume{
 		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart,

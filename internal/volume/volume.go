@@ -10,8 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Kind is the name of a file system or other content of a partition, in lower case: libblkid's name, if libblkid knows
-// the kind.
+// Kind is the name of a file system or other content of a partition, in lower case: libblkid's name, if it has one.
 type Kind string
 
 // Traits are the properties of a kind, common to all its volumes.
