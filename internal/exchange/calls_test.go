@@ -106,7 +106,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 				}
 				require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(behind, k.main)), "%s: %s", failed,
 					said)
-				j.Restart(0)
+				j.End()
 				n++
 				next := []string{"resume", "undo"}[n%2]
 				if !slices.Contains(disktest.Names(t, behind), k.main+".trueup") {

@@ -269,6 +269,7 @@ func (c *Copy) close() error {
 	}
 	f := c.open
 	c.open = nil
+	_ = sys.FromOS(f).Unlock() // closing the file releases it, too
 	return f.Close()
 }
 

@@ -136,7 +136,10 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	}
 	img.checkExtension(base, o)
 	img.noteCompanion()
-	return img, img.noteRaw(main, o)
+	if err := img.noteRaw(main, o); err != nil {
+		return nil, errors.Join(err, img.CloseFiles())
+	}
+	return img, nil
 }
 
 // noteRaw adds issues of an image that is read as a raw disk.

@@ -86,6 +86,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 			path := filepath.Join(oddfs.Mount(t, f.dir, oddfs.Manners{Journal: &j}), filepath.Base(f.path))
 			require.Empty(t, ask("move", path))
 			moved := snapshot(t, f.dir)
+			j.End()
 			f.putBack(old)
 			begun, want, last := old, moved, "unlink "+filepath.Base(path)+journal.Suffix
 			switch command {
@@ -116,7 +117,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 					require.True(t, maps.EqualFunc(want, now, bytes.Equal), failed)
 					return
 				}
-				j.Restart(0)
+				j.End()
 				n++
 				f.requireGoesOn(ask, path, now, old, moved, n, failed+": "+said)
 			})

@@ -213,8 +213,7 @@ func (fs *files) End() int64 { return fs.end }
 func (fs *files) Close() error {
 	var errs []error
 	for _, f := range fs.open {
-		// A child process that was just started can hold the file, and with it the lock, for a moment.
-		_ = sys.FromOS(f).Lock(sys.Unlocked) // closing the file releases it, too
+		_ = sys.FromOS(f).Unlock() // closing the file releases them, too
 		errs = append(errs, f.Close())
 	}
 	fs.open = nil

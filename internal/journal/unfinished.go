@@ -491,8 +491,7 @@ func (h *Held) Remove() error {
 func (h *Held) Close() error {
 	var errs []error
 	if h.file != nil {
-		// A child process that was just started can hold the file, and with it the lock, for a moment.
-		_ = sys.FromOS(h.file).Lock(sys.Unlocked) // closing the file releases it, too
+		_ = sys.FromOS(h.file).Unlock() // closing the file releases it, too
 		if err := h.file.Close(); !sys.Interrupted(err) {
 			errs = append(errs, err)
 		}

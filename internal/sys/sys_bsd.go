@@ -46,6 +46,9 @@ func (f *File) Lock(kind LockKind) error { return f.flock(kind, unix.LOCK_NB) }
 // LockWaiting is Lock, but waits for other holders.
 func (f *File) LockWaiting(kind LockKind) error { return f.flock(kind, 0) }
 
+// Unlock releases the lock of the open file.
+func (f *File) Unlock() error { return f.Lock(Unlocked) }
+
 func (f *File) flock(kind LockKind, how int) error {
 	how |= [...]int{Unlocked: unix.LOCK_UN, Shared: unix.LOCK_SH, Exclusive: unix.LOCK_EX}[kind]
 	return retry(func() error { return unix.Flock(f.fd, how) })

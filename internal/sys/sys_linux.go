@@ -136,6 +136,14 @@ func (f *File) LockWaiting(kind LockKind) error {
 	return err
 }
 
+// Unlock releases all locks of the open file. Closing the file releases them later: once a child process that was just
+// started has closed its copy of the descriptor, or once a file system in user space was told.
+func (f *File) Unlock() error {
+	return retry(func() error {
+		return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+	})
+}
+
 // LockByte locks one byte with a meaning for other programs.
 func (f *File) LockByte(kind LockKind, at int64) error {
 	_, err := f.fcntl(unix.F_OFD_SETLK, kind, at)

@@ -264,6 +264,9 @@ func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_
 // LockWaiting is Lock, but waits for other holders.
 func (f *File) LockWaiting(kind LockKind) error { return f.lock(kind, 0) }
 
+// Unlock releases the lock of the open file.
+func (f *File) Unlock() error { return f.Lock(Unlocked) }
+
 func (f *File) lock(kind LockKind, flags uint32) error {
 	at := &windows.Overlapped{OffsetHigh: lockByte >> 32}
 	switch kind {

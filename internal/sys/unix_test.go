@@ -113,6 +113,16 @@ func TestLocksOfBytes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, locked, "%d", at)
 	}
+	// A child process that was just started has a copy of each descriptor for a moment.
+	require.NoError(t, first.Lock(Exclusive))
+	child, err := unix.Dup(first.fd)
+	require.NoError(t, err)
+	defer unix.Close(child)
+	require.NoError(t, first.Unlock())
+	locked, err := second.LockedByte(100)
+	require.NoError(t, err)
+	require.False(t, locked)
+	require.NoError(t, second.Lock(Exclusive))
 }
 
 // A program that prints more than it may ends, and one that is ended says by what.

@@ -28,8 +28,8 @@ func (j *Journal) EachFails(run func(fails bool)) { j.eachFails(false, run) }
 func (j *Journal) EachFailsByName(run func(fails bool)) { j.eachFails(true, run) }
 
 func (j *Journal) eachFails(byName bool, run func(fails bool)) {
-	defer j.Restart(0)
-	j.Restart(0)
+	defer j.End()
+	j.End()
 	run(false)
 	all := append(append([]string{""}, j.Done()...), "")
 	seen := map[string]bool{}
@@ -44,6 +44,7 @@ func (j *Journal) eachFails(byName bool, run func(fails bool)) {
 		}
 		if !seen[around] && disktest.Share(around) {
 			seen[around] = true
+			j.End()
 			j.Restart(i)
 			run(true)
 		}
@@ -149,7 +150,7 @@ func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
 }
 
 // Answered reports whether the process was started by an Asker, and answers its requests until the Asker ends. Nothing
-// else writes to its output.
+// else writes to its output. An answer must close the files that it opens, also after an error.
 func Answered[Question, Answer any](t testing.TB, answer func(Question) Answer) bool {
 	t.Helper()
 	if os.Getenv(answersEnv) == "" {
@@ -163,6 +164,21 @@ func Answered[Question, Answer any](t testing.TB, answer func(Question) Answer) 
 			return true
 		}
 		require.NoError(t, err)
-		require.NoError(t, answers.Encode(answer(q)))
+		before := openFiles(t)
+		a := answer(q)
+		require.Equal(t, before, openFiles(t), "files that are open before and after the answer to %v: %v", q, a)
+		require.NoError(t, answers.Encode(a))
 	}
+}
+
+// openFiles returns the paths of the files that the process has open.
+func openFiles(t testing.TB) (paths []string) {
+	t.Helper()
+	for _, fd := range disktest.Names(t, "/proc/self/fd") {
+		// The folder itself was open while it was read.
+		if path, err := os.Readlink("/proc/self/fd/" + fd); err == nil && strings.HasPrefix(path, "/") {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }

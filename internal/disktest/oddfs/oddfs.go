@@ -57,7 +57,7 @@ func Failing(pairs ...any) Manners {
 	return m
 }
 
-// Journal lists operations, and can make one of them fail, or kill the program at one.
+// Journal lists operations, and can make one of them fail.
 type Journal struct {
 	Errno syscall.Errno // of the operation that fails; 0: EIO
 
@@ -66,10 +66,8 @@ type Journal struct {
 	failing string // operation that fails once, at any number
 	before  int    // preceding operations with the same text, which succeed
 	done    []string
-	killAt  int // among operations with an effect
-	kill    func()
-	changes int
 	open    int                     // descriptors
+	idle    *sync.Cond              // a descriptor was closed; nil: nobody has waited yet
 	ignored map[string]map[int]bool // calls of a kind, by their numbers
 }
 
@@ -77,7 +75,7 @@ type Journal struct {
 func (j *Journal) Restart(fail int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.fail, j.failing, j.before, j.done, j.killAt, j.changes = fail, "", 0, nil, 0, 0
+	j.fail, j.failing, j.before, j.done = fail, "", 0, nil
 }
 
 // RestartFailing clears the journal. The operation with this text and the number nth among these, counted from 1, fails
@@ -90,15 +88,6 @@ func (j *Journal) RestartFailing(operation string, nth int) {
 	j.failing, j.before = operation, nth-1
 }
 
-// KillAt clears the journal. Before the operation with the number at, counted from 1 among operations with an effect,
-// kill is called. Neither that operation nor a later one is performed until the next start.
-func (j *Journal) KillAt(at int, kill func()) {
-	j.Restart(0)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.killAt, j.kill = at, kill
-}
-
 // Changes returns the operations with an effect since the last start.
 func (j *Journal) Changes() []string {
 	return slices.DeleteFunc(j.Done(), func(op string) bool {
@@ -107,11 +96,18 @@ func (j *Journal) Changes() []string {
 	})
 }
 
-// Idle reports whether no file is open. The kernel closes those of a killed program shortly after its end.
-func (j *Journal) Idle() bool {
+// End waits until no file is open, and clears the journal. The kernel tells a file system of a closed file, and with it
+// of the end of its locks, only after the program has gone on.
+func (j *Journal) End() {
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.open == 0
+	if j.idle == nil {
+		j.idle = sync.NewCond(&j.mu)
+	}
+	for j.open > 0 {
+		j.idle.Wait()
+	}
+	j.mu.Unlock()
+	j.Restart(0)
 }
 
 // opened counts opened descriptors, or closed ones if n is negative.
@@ -122,6 +118,9 @@ func (j *Journal) opened(n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.open += n
+	if j.idle != nil {
+		j.idle.Broadcast()
+	}
 }
 
 // Done returns the operations since the last start: their kinds, with names if they have some.
@@ -144,15 +143,6 @@ func (j *Journal) note(op, name string) syscall.Errno {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.done = append(j.done, strings.TrimSpace(op+" "+name))
-	if slices.Contains(changing, op) {
-		j.changes++
-		if j.killAt > 0 && j.changes == j.killAt {
-			j.kill()
-		}
-		if j.killAt > 0 && j.changes >= j.killAt {
-			return syscall.EIO
-		}
-	}
 	if j.failing != "" && j.done[len(j.done)-1] == j.failing {
 		if j.before == 0 {
 			j.failing, j.fail = "", len(j.done)

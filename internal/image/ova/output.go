@@ -376,10 +376,15 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 		noOthers := func(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 		img, err = files.OpenInside(m.name, disk.Range{Off: m.data, Len: m.size}, noOthers, o)
 	}
-	if err == nil {
-		img.Path = m.name
+	err = errors.Join(err, files.Close())
+	switch {
+	case img == nil:
+		return nil, err
+	case err != nil:
+		return nil, errors.Join(err, img.Close())
 	}
-	return img, errors.Join(err, files.Close())
+	img.Path = m.name
+	return img, nil
 }
 
 // copy copies a member unchanged, with its headers.

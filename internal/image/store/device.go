@@ -206,6 +206,7 @@ func (d *Device) Close() error {
 	if d == nil || d.file == nil {
 		return nil
 	}
+	_ = sys.FromOS(d.file).Unlock() // closing the device releases them, too
 	err := d.file.Close()
 	d.file = nil
 	return err

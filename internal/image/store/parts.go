@@ -286,7 +286,7 @@ func (o *Parts) tryReading(p *partialFile) error {
 	if err == nil {
 		return nil
 	}
-	_ = sys.FromOS(p.File).Lock(sys.Unlocked) // the next read shows whether this helps
+	_ = sys.FromOS(p.File).Unlock() // the next read shows whether this helps
 	if readable(o.dir, partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
