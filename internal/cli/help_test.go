@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -134,6 +136,34 @@ func TestCompletion(t *testing.T) {
 		require.Equal(t, 0, r.code, cmd.Name())
 		require.NotEmpty(t, r.stdout, cmd.Name())
 	}
+}
+
+// TestProgressInTheSchema requires the commands with --progress in its schema, and no others.
+func TestProgressInTheSchema(t *testing.T) {
+	var schema struct {
+		Defs map[string]struct {
+			Properties struct {
+				Command struct {
+					Const string
+					Enum  []string
+				}
+			}
+		} `json:"$defs"`
+	}
+	require.NoError(t, json.Unmarshal(disktest.ReadFile(t, "../../docs/schema/progress.json"), &schema))
+	var got, want []string
+	for _, def := range schema.Defs {
+		got = append(got, def.Properties.Command.Enum...)
+		if name := def.Properties.Command.Const; name != "" {
+			got = append(got, name)
+		}
+	}
+	for _, cmd := range Commands("test").Commands() {
+		if cmd.Flags().Lookup("progress") != nil {
+			want = append(want, cmd.Name())
+		}
+	}
+	require.ElementsMatch(t, want, got)
 }
 
 // A command line that is nearly right, or right for another tool, gets a suggestion.
