@@ -138,32 +138,35 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestProgressInTheSchema requires the commands with --progress in its schema, and no others.
-func TestProgressInTheSchema(t *testing.T) {
-	var schema struct {
-		Defs map[string]struct {
-			Properties struct {
-				Command struct {
-					Const string
-					Enum  []string
-				}
+// TestSchemasNameTheCommands requires every command in the schema of errors, and every command with --progress in the
+// schema of its lines.
+func TestSchemasNameTheCommands(t *testing.T) {
+	type properties struct {
+		Properties struct {
+			Command struct {
+				Const string
+				Enum  []string
 			}
-		} `json:"$defs"`
-	}
-	require.NoError(t, json.Unmarshal(disktest.ReadFile(t, "../../docs/schema/progress.json"), &schema))
-	var got, want []string
-	for _, def := range schema.Defs {
-		got = append(got, def.Properties.Command.Enum...)
-		if name := def.Properties.Command.Const; name != "" {
-			got = append(got, name)
 		}
 	}
-	for _, cmd := range Commands("test").Commands() {
-		if cmd.Flags().Lookup("progress") != nil {
-			want = append(want, cmd.Name())
-		}
+	var failed properties
+	var progress struct {
+		Kinds map[string]properties `json:"$defs"`
 	}
-	require.ElementsMatch(t, want, got)
+	for name, schema := range map[string]any{"error.json": &failed, "progress.json": &progress} {
+		require.NoError(t, json.Unmarshal(disktest.ReadFile(t, filepath.Join("../../docs/schema", name)), schema))
+	}
+	var shown []string
+	for _, kind := range progress.Kinds {
+		shown = append(append(shown, kind.Properties.Command.Enum...), kind.Properties.Command.Const)
+	}
+	root := Commands("test")
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		require.True(t, cmd.Hidden || slices.Contains(failed.Properties.Command.Enum, cmd.Name()), cmd.Name())
+		require.Equal(t, cmd.Flags().Lookup("progress") != nil, slices.Contains(shown, cmd.Name()), cmd.Name())
+	}
 }
 
 // A command line that is nearly right, or right for another tool, gets a suggestion.
