@@ -36,3 +36,15 @@ func goroutines() []string {
 		return strings.Contains(stack, "os/signal.loop") || strings.Contains(stack, "runtime.ensureSigM")
 	})
 }
+
+// OpenFiles returns the paths of the files that the process has open.
+func OpenFiles(t testing.TB) (paths []string) {
+	t.Helper()
+	for _, fd := range Names(t, "/proc/self/fd") {
+		// The folder itself was open while it was read.
+		if path, err := os.Readlink("/proc/self/fd/" + fd); err == nil && strings.HasPrefix(path, "/") {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}

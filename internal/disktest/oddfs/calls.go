@@ -164,21 +164,9 @@ func Answered[Question, Answer any](t testing.TB, answer func(Question) Answer) 
 			return true
 		}
 		require.NoError(t, err)
-		before := openFiles(t)
+		before := disktest.OpenFiles(t)
 		a := answer(q)
-		require.Equal(t, before, openFiles(t), "files that are open before and after the answer to %v: %v", q, a)
+		require.Equal(t, before, disktest.OpenFiles(t), "files that are open before and after %v: %v", q, a)
 		require.NoError(t, answers.Encode(a))
 	}
-}
-
-// openFiles returns the paths of the files that the process has open.
-func openFiles(t testing.TB) (paths []string) {
-	t.Helper()
-	for _, fd := range disktest.Names(t, "/proc/self/fd") {
-		// The folder itself was open while it was read.
-		if path, err := os.Readlink("/proc/self/fd/" + fd); err == nil && strings.HasPrefix(path, "/") {
-			paths = append(paths, path)
-		}
-	}
-	return paths
 }
