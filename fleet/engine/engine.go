@@ -249,6 +249,5 @@ func (e *Engine) URL() string { return e.s.ClientURL() }
 func (e *Engine) Stop() {
 	e.s.Shutdown()
 	e.s.WaitForShutdown()
-	_ = sys.FromOS(e.lock).Unlock() // closing the file releases it, too
-	_ = e.lock.Close()
+	_ = sys.Release(e.lock)
 }

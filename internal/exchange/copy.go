@@ -269,8 +269,7 @@ func (c *Copy) close() error {
 	}
 	f := c.open
 	c.open = nil
-	_ = sys.FromOS(f).Unlock() // closing the file releases it, too
-	return f.Close()
+	return sys.Release(f)
 }
 
 // Discard removes the descriptor that Begin wrote, unless the exchange has begun. The copy keeps its names and bytes.

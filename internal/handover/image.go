@@ -255,8 +255,7 @@ func lock(kind sys.LockKind, all []int64, paths ...string) (release func() error
 	var held []*os.File
 	release = func() (err error) {
 		for _, f := range held {
-			_ = sys.FromOS(f).Unlock() // closing the file releases them, too
-			err = errors.Join(err, f.Close())
+			err = errors.Join(err, sys.Release(f))
 		}
 		return err
 	}

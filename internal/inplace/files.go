@@ -213,8 +213,7 @@ func (fs *files) End() int64 { return fs.end }
 func (fs *files) Close() error {
 	var errs []error
 	for _, f := range fs.open {
-		_ = sys.FromOS(f).Unlock() // closing the file releases them, too
-		errs = append(errs, f.Close())
+		errs = append(errs, sys.Release(f))
 	}
 	fs.open = nil
 	return errors.Join(errs...)

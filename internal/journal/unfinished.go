@@ -491,8 +491,7 @@ func (h *Held) Remove() error {
 func (h *Held) Close() error {
 	var errs []error
 	if h.file != nil {
-		_ = sys.FromOS(h.file).Unlock() // closing the file releases it, too
-		if err := h.file.Close(); !sys.Interrupted(err) {
+		if err := sys.Release(h.file); !sys.Interrupted(err) {
 			errs = append(errs, err)
 		}
 		h.file = nil

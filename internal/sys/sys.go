@@ -59,6 +59,21 @@ const (
 // locked bytes.
 const lockByte = 1 << 62
 
+// AtWork reports whether another run has locked the file.
+func (f *File) AtWork() bool {
+	err := f.Lock(Shared)
+	if err == nil {
+		_ = f.Lock(Unlocked) // closing the file releases it, too
+	}
+	return Locked(err)
+}
+
+// Release releases all locks of an open file, and closes it.
+func Release(f *os.File) error {
+	_ = FromOS(f).Unlock() // closing the file releases them, too
+	return f.Close()
+}
+
 // Drive describes an open disk that was named by its Windows name.
 type Drive struct {
 	Name    string // base name: PhysicalDrive0

@@ -421,11 +421,8 @@ func (f *File) Written() (yes bool) {
 // AtWork reports whether another run of trueup has the file locked as its own.
 func (f *File) AtWork() (locked bool) {
 	_ = f.with(func(open *sys.File) error { // without lock support, no run holds a lock
-		err := open.Lock(sys.Shared)
-		if locked = sys.Locked(err); err == nil {
-			err = open.Lock(sys.Unlocked)
-		}
-		return err
+		locked = open.AtWork()
+		return nil
 	})
 	return locked
 }

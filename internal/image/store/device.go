@@ -206,8 +206,7 @@ func (d *Device) Close() error {
 	if d == nil || d.file == nil {
 		return nil
 	}
-	_ = sys.FromOS(d.file).Unlock() // closing the device releases them, too
-	err := d.file.Close()
+	err := sys.Release(d.file)
 	d.file = nil
 	return err
 }

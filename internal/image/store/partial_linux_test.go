@@ -119,6 +119,24 @@ func TestCloseThatFails(t *testing.T) {
 	require.False(t, dir.Exists(".x.partial"))
 }
 
+// A child process that was just started has a copy of each descriptor for a moment. A published file has no lock then.
+func TestPublishedFilesAreUnlocked(t *testing.T) {
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	o := Parts{dir: dir, path: path + "/x", base: "x", mode: 0o600}
+	p, err := o.newPart("x")
+	require.NoError(t, err)
+	child, err := unix.Dup(int(p.Fd()))
+	require.NoError(t, err)
+	defer unix.Close(child)
+	require.NoError(t, o.Publish())
+	f, err := os.OpenFile(path+"/x", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, sys.FromOS(f).Lock(sys.Exclusive))
+}
+
 // A run that is killed just before DEST gets its name leaves a file that its owner may only read, like SOURCE. The next
 // run removes it, unless another one is running: it holds the lock, and its file keeps its permissions.
 func TestStaleFilesThatAreReadOnly(t *testing.T) {

@@ -75,7 +75,7 @@ func (p *partialFile) Sync() error {
 
 // Close is never repeated, because the descriptor is closed even if a signal interrupts the call.
 func (p *partialFile) Close() error {
-	if err := p.File.Close(); !sys.Interrupted(err) {
+	if err := sys.Release(p.File); !sys.Interrupted(err) {
 		return p.wrap("close", err)
 	}
 	return nil
@@ -209,7 +209,7 @@ func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	if statErr != nil || !st.Mode.IsRegular() {
 		return nil, err
 	}
-	if sys.Locked(found.Lock(sys.Shared)) {
+	if found.AtWork() {
 		return nil, usedByOther(name)
 	}
 	_ = found.Chmod(st.Mode.Perm() | 0o600) // if it fails, the next call fails, too
