@@ -213,7 +213,7 @@ func (d *Folder) Enter(at string) (*Folder, error) {
 	for i, part := range strings.Split(at, "/") {
 		next, err := above.Enter(part)
 		if i > 0 {
-			err = errors.Join(err, above.Close())
+			_ = above.Close() // only read
 		}
 		switch {
 		case sys.NotFolder(err):
@@ -437,7 +437,8 @@ func (o *Opened) further(like *Folder, allowed, below string) (*Folder, error) {
 	}
 	if below != "." {
 		sub, err := d.Enter(below)
-		if err = errors.Join(err, d.Close()); err != nil {
+		_ = d.Close() // only read
+		if err != nil {
 			return nil, err
 		}
 		d = sub

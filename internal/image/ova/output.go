@@ -369,6 +369,7 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer files.Close() // only read
 	o := image.Options{Format: m.rewrite.Source.Format, SectorSize: m.rewrite.Source.Disk.SectorSize()}
 	if p.Kind == "ovf" {
 		img, err = files.OpenImage(m.name, o)
@@ -376,15 +377,10 @@ func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
 		noOthers := func(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 		img, err = files.OpenInside(m.name, disk.Range{Off: m.data, Len: m.size}, noOthers, o)
 	}
-	err = errors.Join(err, files.Close())
-	switch {
-	case img == nil:
-		return nil, err
-	case err != nil:
-		return nil, errors.Join(err, img.Close())
+	if err == nil {
+		img.Path = m.name
 	}
-	img.Path = m.name
-	return img, nil
+	return img, err
 }
 
 // copy copies a member unchanged, with its headers.

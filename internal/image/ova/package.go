@@ -487,11 +487,12 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 	case err != nil:
 		return nil, err
 	}
+	defer p.Close() // only read
 	img, err := p.choose(member, o)
-	if img != nil {
+	if err == nil {
 		img.Path = name
 	}
-	return img, errors.Join(err, p.Close())
+	return img, err
 }
 
 // Identify is image.Identify with the disks of an OVF as extents. An unreadable OVF has no extents. A scan lists its
