@@ -78,7 +78,10 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 		Env:    []string{"TMPDIR=" + dir, "PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent"},
 		Stderr: &p.said, ExtraFiles: []*os.File{p.dump, server}, WaitDelay: endLimit,
 	}
-	if err := errors.Join(sys.Unprivileged(p.cmd, dir), p.spawn(ctx)); err != nil {
+	if err = sys.Unprivileged(p.cmd, dir); err == nil {
+		err = p.spawn(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.closeFiles())
 	}
 	p.monitor.Limit = patience
