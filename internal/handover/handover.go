@@ -100,10 +100,10 @@ func (h *Handover) Start(ctx context.Context) (r *Result, err error) {
 	if h.plan.Handed, err = h.handed(&served); err != nil {
 		return nil, fmt.Errorf("SOURCE %s: %w", h.Source, err)
 	}
+	defer func() { err = errors.Join(err, h.held.Close()) }()
 	if err := h.begin(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, h.held.Close()) }()
 	if err := h.image.create(ctx, h.plan.Socket, h.plan.Size); err != nil {
 		return nil, errors.Join(err, h.plan.Release(h.held.Plan()), h.held.Remove())
 	}
@@ -282,7 +282,7 @@ func (h *Handover) begin() (err error) {
 			return claim.Close()
 		}
 		if !errors.Is(err, ondisk.ErrOutput) {
-			return errors.Join(err, h.held.Remove(), h.held.Close())
+			return errors.Join(err, h.held.Remove())
 		}
 		h.Say(fmt.Sprintf("warning: other commands of trueup may change SOURCE meanwhile: %v", err))
 	}
@@ -346,10 +346,10 @@ func (h *Handover) hold(ctx context.Context) (err error) {
 
 // Resume goes on with an interrupted handover. It serves the same disk at the same address.
 func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
+	defer func() { err = errors.Join(err, h.held.Close()) }()
 	if err := h.hold(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, h.held.Close()) }()
 	if p := h.held.Work.Phase; p == journal.Alone || p == journal.Differing {
 		if _, err := os.Lstat(h.image.overlay); err == nil || h.state.Proved == 0 {
 			return h.prove(ctx)
@@ -391,10 +391,10 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 
 // Undo removes DEST, unless a guest wrote to it. With discard, it removes DEST with what the guest wrote.
 func (h *Handover) Undo(ctx context.Context, discard bool) (w journal.Work, d journal.Done, err error) {
+	defer func() { err = errors.Join(err, h.held.Close()) }()
 	if err := h.hold(ctx); err != nil {
 		return w, d, err
 	}
-	defer h.held.Close()
 	w = h.held.Work
 	if w.Undo != "" {
 		return w, d, &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.Undo}

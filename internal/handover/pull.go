@@ -202,6 +202,8 @@ func (p *Pull) stepMonitor(ctx context.Context, disk string) (s stage, err error
 		return s, nil // QEMU does not run
 	}
 	defer c.Close()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	q := trial.NewQMP(ctx, c, c)
 	q.Limit = greeting
 	if err := q.Greet(ctx); err != nil {

@@ -487,8 +487,11 @@ func (h *Held) Remove() error {
 	return syncFolder(h.in)
 }
 
-// Close releases the journal and keeps its file.
+// Close releases the journal and keeps its file. It may be called again, and on nil.
 func (h *Held) Close() error {
+	if h == nil {
+		return nil
+	}
 	var errs []error
 	if h.file != nil {
 		if err := sys.Release(h.file); !sys.Interrupted(err) {

@@ -1,0 +1,59 @@
+package handover
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
+)
+
+func TestMain(m *testing.M) { disktest.LeakTestMain(m) }
+
+// The journal of other work is closed again.
+func TestJournalOfOtherWork(t *testing.T) {
+	disktest.Tool(t, "qemu-img")
+	h := Handover{Dest: filepath.Join(t.TempDir(), "disk.qcow2")}
+	d, err := gate.OpenFolder(filepath.Dir(h.Dest))
+	require.NoError(t, err)
+	other, err := journal.Begin(d, filepath.Base(h.Dest), h.Dest, journal.Exchange, []byte("{}"), 0)
+	require.NoError(t, errors.Join(err, other.Close(), d.Close()))
+	before := disktest.OpenFiles(t)
+	_, err = h.Resume(t.Context())
+	require.ErrorContains(t, err, "exchange")
+	_, _, err = h.Undo(t.Context(), false)
+	require.ErrorContains(t, err, "exchange")
+	require.Equal(t, before, disktest.OpenFiles(t))
+}
+
+// An event behind the last answer does not keep the reader of the monitor.
+func TestEventBehindTheLastAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "qmp")
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		fmt.Fprintln(c, `{"QMP": {}}`)
+		for calls := bufio.NewScanner(c); calls.Scan(); {
+			var call struct{ ID int }
+			_ = json.Unmarshal(calls.Bytes(), &call)
+			fmt.Fprintf(c, "{\"return\": [], \"id\": %d}\n{\"event\": \"RESUME\"}\n", call.ID)
+		}
+	}()
+	_, err = (&Pull{Monitor: socket}).stepMonitor(context.WithoutCancel(t.Context()), "disk.qcow2")
+	require.ErrorContains(t, err, "does not have disk.qcow2 open")
+}
