@@ -150,6 +150,9 @@ func (f *serveFlags) open(cmd *cobra.Command, flag, address string, site web.Sit
 	if err != nil {
 		return nil, err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s/\n", flag, s.URL())
-	return s.Stop, err
+	if _, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s/\n", flag, s.URL()); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s.Stop, nil
 }
