@@ -494,9 +494,7 @@ func (h *Held) Close() error {
 	}
 	var errs []error
 	if h.file != nil {
-		if err := sys.Release(h.file); !sys.Interrupted(err) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, sys.Release(h.file))
 		h.file = nil
 	}
 	for _, d := range []**gate.Folder{&h.Dir, &h.in} {

@@ -68,10 +68,14 @@ func (f *File) AtWork() bool {
 	return Locked(err)
 }
 
-// Release releases all locks of an open file, and closes it.
+// Release releases all locks of an open file, and closes it: once, because Linux frees the descriptor even if a signal
+// interrupts the call.
 func Release(f *os.File) error {
 	_ = FromOS(f).Unlock() // closing the file releases them, too
-	return f.Close()
+	if err := f.Close(); !Interrupted(err) {
+		return err
+	}
+	return nil
 }
 
 // Drive describes an open disk that was named by its Windows name.

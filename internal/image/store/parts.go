@@ -73,13 +73,7 @@ func (p *partialFile) Sync() error {
 	return p.wrap("sync", p.File.Sync())
 }
 
-// Close is never repeated, because the descriptor is closed even if a signal interrupts the call.
-func (p *partialFile) Close() error {
-	if err := sys.Release(p.File); !sys.Interrupted(err) {
-		return p.wrap("close", err)
-	}
-	return nil
-}
+func (p *partialFile) Close() error { return p.wrap("close", sys.Release(p.File)) }
 
 func (p *partialFile) wrap(verb string, err error) error {
 	if err == nil {
