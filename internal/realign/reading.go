@@ -144,15 +144,13 @@ var ErrOpen = errors.New("open")
 // ErrComplete rejects allowed folders for a package, which references only its own files.
 var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder cannot be used for a package; leave it out")
 
-// complete returns an error if allowed folders or an offset were given for a disk of a package. It then closes the
-// image.
+// complete returns an error if allowed folders or an offset were given for a disk of a package.
 func (r Reading) complete(img *image.Image) error {
 	switch {
 	case img.Packaged() && r.Offset != 0:
-		err := ondisk.In(ondisk.ErrUsage, "--offset cannot be used for a package; leave it out")
-		return errors.Join(err, img.Close())
+		return ondisk.In(ondisk.ErrUsage, "--offset cannot be used for a package; leave it out")
 	case img.Packaged() && len(r.Allow) > 0:
-		return errors.Join(ErrComplete, img.Close())
+		return ErrComplete
 	}
 	return nil
 }
@@ -176,9 +174,6 @@ func Open(path string, r Reading) (*Source, error) {
 	img, err := r.openLocal(path, o)
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
-	}
-	if err := r.complete(img); err != nil {
-		return nil, err
 	}
 	return Read(img, r)
 }
@@ -274,9 +269,6 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s!%s: %w", p.Path, d.Member, err)
-	}
-	if err := r.complete(img); err != nil {
-		return nil, err
 	}
 	return Read(img, r)
 }

@@ -64,6 +64,9 @@ type Plan = plan.Plan
 
 // Read reads the layout of an image. On error it closes the image. Errors contain the path.
 func Read(img *image.Image, r Reading) (*Source, error) {
+	if err := r.complete(img); err != nil {
+		return nil, errors.Join(err, img.Close())
+	}
 	s := &Source{reading: r, Image: img}
 	for _, f := range img.Handles {
 		f.Ours = r.Claimed
