@@ -249,7 +249,7 @@ func (p *Output) check() error {
 	if err != nil {
 		return err
 	}
-	got, err := newPackage(files)
+	got, err := newPackage("", files)
 	if err != nil {
 		return ondisk.In(ErrDigest, "read back %s: %w", p.base, err)
 	}

@@ -85,12 +85,7 @@ func Open(name string, meter *gate.Meter) (*Package, error) {
 	if err != nil {
 		return nil, ondisk.ErrNoMatch // image.Open returns a better error
 	}
-	p, err := newPackage(files)
-	if err != nil {
-		return nil, err
-	}
-	p.Path = name
-	return p, nil
+	return newPackage(name, files)
 }
 
 // OpenIn is Open for a file in an open folder. The package owns the folder.
@@ -99,17 +94,12 @@ func OpenIn(d *gate.Folder, base string) (*Package, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPackage(files)
-	if err != nil {
-		return nil, err
-	}
-	p.Path = base
-	return p, nil
+	return newPackage(base, files)
 }
 
 // newPackage opens a package from the first of its files, the archive or the OVF. It owns files.
-func newPackage(files *image.FileSet) (*Package, error) {
-	p := &Package{files: files, names: map[string]*Member{}, bad: map[string]error{}}
+func newPackage(path string, files *image.FileSet) (*Package, error) {
+	p := &Package{Path: path, files: files, names: map[string]*Member{}, bad: map[string]error{}}
 	err := p.open()
 	if err == nil {
 		err = p.relate()
