@@ -252,12 +252,12 @@ func TestPackagesThatAreNotBegun(t *testing.T) {
 	files, err := image.OpenFiles(src, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, files.Close()) }()
-	open := len(disktest.Names(t, "/proc/self/fd"))
+	open := disktest.OpenFiles(t)
 	_, _, err = store.CreateFiles(src, files, true, false)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, _, err = store.CreateFiles(filepath.Join(src+".none", "out.ovf"), files, false, false)
 	require.ErrorContains(t, err, "folder of DEST")
-	require.Len(t, disktest.Names(t, "/proc/self/fd"), open)
+	require.Equal(t, open, disktest.OpenFiles(t))
 }
 
 // A disk of a package is opened with its maker's options. Missing files of the package are not read back, and a caller
