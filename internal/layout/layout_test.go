@@ -168,6 +168,16 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 	require.NotNil(t, l.Partitions[1].Volume.Boot)
 }
 
+// An issue of a volume that concerns the whole disk has no partition: it matters if another one moves, too.
+func TestVolumeThatKeepsAllPartitions(t *testing.T) {
+	f := tableforge.NewMBR(8192, slot(0x82, 2048, 2000), slot(0x83, 4099, 3000))
+	f.Text(2048*512+4086, "S1SUSPEND")
+	found := coded(read(t, f).Issues, "hibernated-linux")
+	require.Len(t, found, 1)
+	require.Zero(t, found[0].Partition)
+	require.Contains(t, found[0].Text, "partition 1: ")
+}
+
 // The data to keep in a gap extend from the first nonzero sector to the last.
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

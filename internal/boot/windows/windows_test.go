@@ -243,6 +243,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		issues := boottest.Issues(r, code)
 		require.Len(t, issues, 1, loads)
 		require.Equal(t, loads != "", issues[0].Effect == ondisk.Unbootable, loads)
+		require.Equal(t, loads != "", issues[0].OnMove && issues[0].Partition == 0, "a move of any partition")
 		require.Equal(t, loads != "", len(boottest.Issues(r, "files-unread")) == 0, loads)
 	}
 	d := boottest.Disk(made(""))
