@@ -179,7 +179,7 @@ test-race:
 
 # Tests with guests, and others of which test runs a share (disktest.Exhaustive). CI runs both in full.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|HugeImages|CallsOfAnAlignFail|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
+SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|HugeImages|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
 
 # test tries a share of the failing or last calls of a process, and of the files that stand at a target's path;
 # torture kills an exchange at each of its calls.

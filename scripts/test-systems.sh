@@ -38,7 +38,7 @@ packages() {
 }
 
 # The tests of the command run the 32-bit program: golden files, and disks judged by other programs.
-golden='^Test(ScanOfTheCorpus|AlignRealDisks)$'
+golden='^Test(ScanOfTheCorpus|Soak)$'
 
 test_386() {
 	packages "${both[@]}" "${only_386[@]}" | GOARCH=386 xargs go test -vet=off -count=1 -short -timeout 20m -skip "$elsewhere"

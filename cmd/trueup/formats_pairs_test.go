@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -277,17 +276,6 @@ func (f diskFormat) hashFiles(t testing.TB, path string) map[string]string {
 		sums[filepath.Base(file)] = sha256Of(t, file)
 	}
 	return sums
-}
-
-// storedBytes returns the allocated size of the image's files.
-func (f diskFormat) storedBytes(t testing.TB, path string) int64 {
-	t.Helper()
-	var total int64
-	for _, file := range f.files(path) {
-		info := disktest.Stat(t, file)
-		total += info.Sys().(*syscall.Stat_t).Blocks * 512 // st_blocks is in units of 512 bytes on every file system
-	}
-	return total
 }
 
 // extract copies bytes [off, off+size) of a raw disk into a file, for tools that need a bare volume.
