@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,7 +15,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // mountedValue is a value of MountedDevices for a volume of an MBR disk. Source: winreg-kb, Mounted-devices.md.
@@ -347,84 +345,6 @@ func windowsOnFAT(file string) windowsCase {
 	}
 }
 
-// Useless or harmful changes of a file are refused; with --allow-unbootable the copy is made, and the file is
-// unchanged.
-func TestWindowsThatWasNotShutDown(t *testing.T) {
-	t.Parallel()
-	const system = "Windows/System32/config/SYSTEM"
-	const cleanly = "shut Windows down cleanly, without fast startup"
-	clean := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(63*sectorSize))
-	dirty := hostFile(t, string(func() []byte {
-		b := forge.Bytes(readAt(t, clean, 0, 7864320))
-		b.U32(hiveforge.Sequence1, 99)
-		hiveforge.Seal(b)
-		return b
-	}()))
-	for _, tc := range []struct {
-		name  string
-		files map[string]string
-		spoil func(t *testing.T, raw string)
-		code  string
-		says  string
-		state string
-		force int // exit code of align with --allow-unbootable
-	}{
-		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", cleanly, "running", 0},
-		{
-			"hibernated",
-			map[string]string{
-				system:         clean,
-				"hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000)),
-			},
-			nil, "hibernated", "powercfg /h off",
-			"hibernated", 4,
-		},
-		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", cleanly, "unknown", 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c := windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 100_000, volumes: []windowsVolume{
-				{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 80_000, loads: "NTLDR", files: tc.files},
-			}}}
-			source, dest := c.disk.make(t), filepath.Join(t.TempDir(), "dest.raw")
-			if tc.spoil != nil {
-				tc.spoil(t, source)
-			}
-			r := trueup(t, "align", source, dest)
-			require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-			require.Contains(t, r.stderr, tc.says)
-			require.Contains(t, refusalCodes(t, source), tc.code)
-			require.Contains(t, trueup(t, "inspect", source).stdout, "\n  Guest      "+tc.state+"\n")
-			require.NoFileExists(t, dest)
-			r = trueup(t, "align", source, dest, "--allow-unbootable")
-			require.Equal(t, tc.force, r.code, "%s%s", r.stdout, r.stderr)
-			if tc.force != 0 {
-				return
-			}
-			require.Contains(t, r.stdout+r.stderr, "shut Windows down cleanly", "the result repeats it")
-			after := readGuestFile(t, dest, c.disk.volumes[0], 1<<20, system)
-			require.True(t, bytes.Equal(readAt(t, tc.files[system], 0, 7864320), readAt(t, after, 0, 7864320)))
-		})
-	}
-}
-
-// openLog writes the restart pages of a $LogFile that is in use. Spec: Linux fs/ntfs/logfile.h.
-func openLog(t *testing.T, raw string) {
-	t.Helper()
-	part := filepath.Join(t.TempDir(), "part")
-	require.NoError(t, os.WriteFile(part, readAt(t, raw, 63*sectorSize, 80_000*sectorSize), 0o600))
-	// The cluster of the first run, in the output of ntfsinfo.
-	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part),
-		`Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
-	require.NoError(t, err)
-	page := make(forge.Bytes, 4096)
-	page.Text(0, "RSTR")
-	page.U32(0x10, 4096)
-	page.U32(0x14, 4096)
-	page.U16(0x18, 0x30)
-	page.U64(0x30, 1000)
-	disktest.WriteAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
-}
-
 // TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and checks it like Linux at its start: the check finds
 // only the flag. If the two FATs differ in the clusters of a file, a check can choose either.
 func TestDirtyFAT(t *testing.T) {
@@ -463,7 +383,7 @@ func TestDirtyFAT(t *testing.T) {
 
 // ntDisk is a disk of Windows NT 4 with two FATs and the registry value DISK\Information. Source of the offsets:
 // ntddft.h and ntdskreg.h.
-func ntDisk(t *testing.T, kind uint32) windowsDisk {
+func ntDisk(t *testing.T) windowsDisk {
 	t.Helper()
 	const cylinder, system = 16065, "WINNT/system32/config/SYSTEM"
 	d := windowsDisk{signature: windowsSignature, sectors: 10 * cylinder, volumes: []windowsVolume{
@@ -481,7 +401,7 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 	value.U32(52, windowsSignature)
 	for number, start := range starts {
 		at := 56 + 52*int64(number-1)
-		value.U32(at, kind)
+		value.U32(at, 4) // no member of a set
 		value.U64(at+8, uint64(start))
 		value.U8(at+40, 'C'+byte(number-1))
 		value.U8(at+41, 1)
@@ -496,7 +416,7 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 // change.
 func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
 	t.Parallel()
-	d := ntDisk(t, 4)
+	d := ntDisk(t)
 	// A partition in a .reg file: not a member of a set, healthy, and its start.
 	text := func(_ uint32, start int64) string {
 		return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
@@ -504,41 +424,4 @@ func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
 	c := windowsCase{disk: d, stored: []storedIn{{1, "WINNT/system32/config/SYSTEM", `\`, text, 2}}}
 	now, _ := c.run(t)
 	require.ElementsMatch(t, []int{1, 2}, differing(d.starts(), now))
-}
-
-// A mirror set of Windows NT 4 is refused by its name.
-func TestWindowsNT4WithSets(t *testing.T) {
-	t.Parallel()
-	source, dest := ntDisk(t, 0).make(t), filepath.Join(t.TempDir(), "dest.raw")
-	r := trueup(t, "align", source, dest)
-	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stderr, "a member of a fault-tolerant set")
-	require.NoFileExists(t, dest)
-}
-
-// A position that does not fit its file only costs the recovery system: Windows starts anyway, so the disk is aligned,
-// with a warning.
-func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
-	t.Parallel()
-	c := windows7(t, "ntfs")
-	was := c.disk.starts()
-	text := recoveryText(was[1], "")
-	c.disk.volumes[1].files[recoveryFile] = hostFile(t, text)
-	source, dest := c.disk.make(t), filepath.Join(t.TempDir(), "dest.raw")
-	goldenPlan(t, t.Name(), source)
-	r := trueup(t, "align", source, dest)
-	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stdout, "so the recovery system may be disabled")
-	require.Contains(t, r.stdout, "run reagentc /disable and reagentc /enable")
-	now := was
-	for _, p := range trueupJSON[jsonInspect](t, 0, "inspect", dest).Partitions {
-		now[p.Number] = p.StartBytes
-	}
-	for _, s := range c.stored {
-		c.check(t, s, dest, now)
-	}
-	after := disktest.ReadFile(t, readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
-	require.Equal(t, text, string(after))
-	r = trueup(t, "verify", source, dest)
-	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 }

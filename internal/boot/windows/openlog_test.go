@@ -148,6 +148,7 @@ func TestOpenLogOfNTFS(t *testing.T) {
 					[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))},
 					"a folder of its path",
 				},
+				"the MFT": {[][]byte{d.onRecord(t, mapping, 0, make([]byte, 8))}, "writes $MFT, record 0"},
 				"its log": {
 					[][]byte{d.onRecord(t, times, beside.File[0], make([]byte, 8))},
 					map[bool]string{true: "the file, record", false: ""}[open],
@@ -191,7 +192,12 @@ func TestNTFSWithoutItsLog(t *testing.T) {
 	}{
 		"none":   {bytes.ReplaceAll(d.Bytes, wide("$LogFile"), wide("$LogFilf")), "NTFS has no $LogFile"},
 		"broken": {broken, "$LogFile of NTFS cannot be read"},
-		"empty":  {d.Bytes, ""},
+		"of tomorrow": {
+			d.used(t, d.onRecord(t, 0x30, 1000, nil)),
+			"$LogFile of NTFS cannot be read, so it is unknown whether Windows was shut down cleanly: " +
+				"$LogFile record of LSN 1050685: operation 0x30 at byte 0: not supported",
+		},
+		"empty": {d.Bytes, ""},
 	} {
 		follows, issues := letterOf(t, tc.disk)
 		require.Equal(t, tc.why == "", follows, name)
