@@ -22,39 +22,14 @@ type filesystemCase struct {
 	one, two, replace []string
 }
 
+// filesystemCases has the cases that TestEveryCallOfAnOutputFails does not have.
 var filesystemCases = map[string]filesystemCase{
 	"as usual":                             {},
 	"locks bar others from what is locked": {manners: oddfs.Manners{Mandatory: true}},
-	"locks bar others from the file": {
-		manners: oddfs.Manners{Mandatory: true, LocksWhole: true},
-		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
-	},
-	"no lock daemon": {
-		manners: failing("lock", syscall.ENOLCK),
-		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
-	},
-	"no locks": {
-		manners: failing("lock", syscall.ENOSYS),
-		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
-	},
-	"no links":                {manners: failing("link", syscall.EPERM), two: noLinks},
-	"no flags of rename":      {manners: failing("rename2", syscall.EINVAL)},
-	"no flags of rename, NFS": {manners: failing("rename2", syscall.ENOSYS)},
-	"no sync of folders": {
-		manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced,
-		replace: notSynced,
-	},
-	"no permissions": {
-		manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes,
-		replace: noModes,
-	},
+	"no flags of rename, NFS":              {manners: oddfs.Failing("rename2", syscall.ENOSYS)},
 	"numbers of free space: no": {
-		manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom,
+		manners: oddfs.Failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom,
 		replace: noRoom,
-	},
-	"links and flags of rename: no": {
-		manners: oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EOPNOTSUPP, "rename2": syscall.EINVAL}},
-		one:     []string{"dest-look-and-rename"}, two: []string{"dest-look-and-rename", "dest-no-links"},
 	},
 	"leases are for one name":  {manners: oddfs.Manners{Leases: true}},
 	"locks cannot be upgraded": {manners: oddfs.Manners{NoUpgrade: true}},
@@ -78,15 +53,9 @@ var filesystemCases = map[string]filesystemCase{
 }
 
 var (
-	notSynced = []string{"dest-folder-not-synced"}
-	noModes   = []string{"dest-permissions"}
-	noRoom    = []string{"dest-room-unknown"}
-	noLinks   = []string{"dest-no-links"}
+	noRoom  = []string{"dest-room-unknown"}
+	noLinks = []string{"dest-no-links"}
 )
-
-func failing(op string, errno syscall.Errno) oddfs.Manners {
-	return oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}}
-}
 
 // destAnswer holds the findings of an align about the place of DEST.
 type destAnswer struct {
