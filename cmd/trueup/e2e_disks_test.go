@@ -122,9 +122,7 @@ func (v madeVolume) files() map[string][]byte {
 // make copies the disk to dir as a raw file.
 func (d madeDisk) make(t testing.TB, dir string) string {
 	t.Helper()
-	recipe := []string{
-		"cmd/trueup/e2e_disks_test.go", "cmd/trueup/files_test.go", "cmd/trueup/hostile_terminal_test.go",
-	}
+	recipe := []string{"cmd/trueup/e2e_disks_test.go", "cmd/trueup/files_test.go"}
 	name := strings.NewReplacer(" ", "-", ",", "").Replace(d.name)
 	kept := disktest.Made(t, name, recipe, func(dir string) { d.build(t, dir) })
 	raw := filepath.Join(dir, "source.raw")

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
-	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,61 +40,6 @@ func someTexts() map[string]string {
 		some[name] = nastyTexts[name]
 	}
 	return some
-}
-
-// labelDisk has volumes whose labels the cases overwrite.
-var labelDisk = madeDisk{
-	name: "labels", sectors: 5 * cylinder,
-	volumes: []madeVolume{
-		{kind: "fat16", label: "FATLABELFAT", typ: "6", start: firstTrack, sectors: 2*cylinder - firstTrack},
-		{kind: "ext2", label: "ext2labelext2lab", typ: "83", start: 2 * cylinder, sectors: cylinder},
-		{
-			kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder,
-			sectors: cylinder,
-		},
-	},
-}
-
-// TestHostileLabels puts the texts of someTexts into the labels of volumes made by real tools.
-func TestHostileLabels(t *testing.T) {
-	t.Parallel()
-	raw := labelDisk.make(t, t.TempDir())
-	data := disktest.ReadFile(t, raw)
-	places := map[string][][]int{}
-	for _, v := range labelDisk.volumes {
-		label := regexp.MustCompile(regexp.QuoteMeta(string(encodeLabel(v.kind, v.label))))
-		places[v.kind] = label.FindAllIndex(data, -1)
-		require.NotEmpty(t, places[v.kind], v.kind)
-	}
-	for name, text := range someTexts() {
-		t.Run(name, func(t *testing.T) {
-			for _, v := range labelDisk.volumes {
-				label := make([]byte, len(encodeLabel(v.kind, v.label)))
-				copy(label, encodeLabel(v.kind, text))
-				for _, at := range places[v.kind] {
-					disktest.WriteAt(t, raw, int64(at[0]), label)
-				}
-			}
-			report := requireAllClean(t, raw, 0)
-			require.Len(t, report.Partitions, 3)
-			for _, p := range report.Partitions {
-				// bytes that are not UTF-8 become U+FFFD, as in any JSON
-				require.Equal(t, string([]rune(text)), p.Volume.Label, "JSON stays exact")
-			}
-		})
-	}
-}
-
-// encodeLabel returns a label in the encoding of the volume.
-func encodeLabel(kind, label string) []byte {
-	if kind != "ntfs" {
-		return []byte(label)
-	}
-	var b []byte
-	for _, u := range utf16.Encode([]rune(label)) {
-		b = binary.LittleEndian.AppendUint16(b, u)
-	}
-	return b
 }
 
 // requireAllClean runs every command that shows an image, in every form, and returns the result of inspect. exit is the
