@@ -305,23 +305,6 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 	}
 }
 
-// TestDescriptorGivenBack renames the hidden descriptor back in the middle of a move, as a user could. After a resume
-// it has the new size of the grown disk.
-func TestDescriptorGivenBack(t *testing.T) {
-	t.Parallel()
-	c := newMove(t, formatFlat, moveDisks["grows"](t))
-	for _, p := range points(t, "fsync", c.args("move", "-q")) {
-		if p.number < 6 {
-			continue
-		}
-		c.reset(t)
-		c.kill(t, p)
-		if os.Rename(c.path+".moving", c.path) == nil { // otherwise it has its name
-			c.requireAfter(t, "resume", trueup(t, "resume", c.path))
-		}
-	}
-}
-
 // TestMoveBesideMove starts a second move of a disk whose descriptor is hidden: by the hidden name, and by the file
 // that only the hidden descriptor names.
 func TestMoveBesideMove(t *testing.T) {
@@ -481,22 +464,6 @@ func TestMoveIsAlone(t *testing.T) {
 	require.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT))
 	require.NoError(t, cmd.Wait())
 	c.requireMoved(t)
-}
-
-// TestJournalCannotBeSeen makes the look-up of the journal fail: a command returns that error, and does not treat the
-// disk as one without a journal.
-func TestJournalCannotBeSeen(t *testing.T) {
-	t.Parallel()
-	c := newMove(t, formatRaw, noisyDisk(t, 4))
-	for _, command := range []string{"inspect", "plan", "undo"} {
-		r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{
-			"-P", filepath.Base(c.journal), "-e", "trace=newfstatat,openat", "-e", "inject=newfstatat,openat:error=EIO",
-		}, []string{command, c.path}).Args[1:]...)
-		require.Equal(t, 1, r.code, "%s: %s%s", command, r.stdout, r.stderr)
-		require.Contains(t, r.stderr, "input/output error", command)
-		requireOneLine(t, r.stderr)
-	}
-	c.requireOld(t)
 }
 
 // TestJournalElsewhere keeps the journal in another folder. In the middle of the move, the disk contains the path of

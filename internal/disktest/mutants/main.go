@@ -44,7 +44,7 @@ var (
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
 	// Tests of the program that change a disk in place, with those that kill it.
 	placeTests = suite{
-		"cmd/trueup", "^Test(Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace|Scripts)",
+		"cmd/trueup", "^Test(DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace|Scripts)",
 	}
 	spaceTests = suite{"cmd/trueup", "^TestSkipFree"}
 )
