@@ -126,14 +126,6 @@ func (p *madePackage) ova(t testing.TB, flags ...string) string {
 	return path
 }
 
-// unpack extracts an archive with tar, and returns the folder and the listing with modes, owners, times and names.
-func unpack(t testing.TB, path string) (dir string, list []string) {
-	t.Helper()
-	dir = t.TempDir()
-	disktest.Run(t, "tar", "-C", dir, "-xf", path)
-	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
-}
-
 // Signatures of a machine with two disks.
 const (
 	sysSignature = 0xa1a1a1a1
