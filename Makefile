@@ -179,7 +179,7 @@ test-race:
 
 # Tests with guests, and others of which test runs a share (disktest.Exhaustive). CI runs both in full.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(LargestGPT|ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|HugeImages|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
+SHARED := ^Test(LargestGPT|ScanLibrary|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|JudgeOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|HugeImages|EveryOptionOfQemu|HotWindows10|InPlaceIsTheCopy|ScanOfHostileImages)$$
 
 # test tries a share of the failing or last calls of a process, and of the files that stand at a target's path;
 # torture kills an exchange at each of its calls.
@@ -232,7 +232,7 @@ torture: ## kill -9 at 2000 points of an align instead of 32, and at every call 
 	scripts/ntfs3-kernel.sh
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs
 	TRUEUP_CRASHES=6 $(GO) test -count=1 -timeout 1h -v -run '^Test(Crashes.*|FailedCalls|KilledThenPower)$$' ./internal/inplace
-	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill(Device|edMoves(OnDevice)?)?$$' ./cmd/...
+	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill(edMoves(OnDevice)?)?$$' ./cmd/...
 	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/store
 
 .PHONY: chaos

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -292,75 +291,4 @@ func isMarked(t testing.TB, file string) bool {
 	_, err = f.ReadAt(head, 0)
 	require.NoError(t, errors.Join(err, f.Close()))
 	return string(head) == "trueup: unfinished copy"
-}
-
-// deviceCalls are the system calls that change a device.
-const deviceCalls = "/^(pwrite64|ioctl|fsync|fallocate)$"
-
-// TestKillDevice kills a copy onto a device before its system calls: the device is unchanged, marked, or complete, and
-// the next run completes it. Only if the edges are no longer clear, it requires a flag.
-func TestKillDevice(t *testing.T) {
-	t.Parallel()
-	strace, source := disktest.Tool(t, "strace"), sampleDisk(t)
-	device, file := destDevice(t, deviceSize)
-	begun := time.Now()
-	require.Equal(t, 0, onDevice(t, source, device).code)
-	usual, want := time.Since(begun), sha256Of(t, file)
-	clear := func() { disktest.Run(t, "blkdiscard", "-f", device) }
-	clear()
-	old := sha256Of(t, file)
-
-	log := filepath.Join(t.TempDir(), "strace")
-	traced := func(more ...string) []string {
-		return append(append([]string{"-f", "-o", log, "-P", device}, more...), builtPath, "align",
-			source,
-			device, "--jobs", "1")
-	}
-	require.Equal(t, 0, run(t, strace, traced("-e", "trace="+deviceCalls)...).code)
-	text := disktest.ReadFile(t, log)
-	counts := map[string]int{}
-	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
-		counts[m[2]]++
-	}
-	kills, states := min(killCount(t), 8), map[string]int{}
-	if os.Getenv("TRUEUP_KILLS") != "" {
-		kills = 400
-	}
-	points := spread(counts, kills/2)
-	for n := range kills {
-		clear()
-		var p callPoint
-		if n < len(points) { // threads share the calls differently each time, so some runs end
-			p = points[n]
-			inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
-			_ = run(t, strace, traced("-e", "trace="+p.call, "-e", inject)...)
-		} else {
-			cmd := exec.Command(builtPath, "align", source, device)
-			require.NoError(t, cmd.Start())
-			after := usual * time.Duration(n-len(points)+1) / time.Duration(kills-len(points))
-			timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
-			_ = cmd.Wait()
-			timer.Stop()
-		}
-		switch sum := sha256Of(t, file); {
-		case isMarked(t, file):
-			states["marked"]++
-			unfinishedDevice(t, device)
-		case sum == want:
-			states["complete"]++
-			continue
-		default:
-			require.Equal(t, old, sum, "killed at %v, the device is neither as it was nor marked nor complete", p)
-			states["old"]++
-		}
-		r := onDevice(t, source, device)
-		if found := overwriteFlag.FindStringSubmatch(r.stderr); found != nil {
-			require.Equal(t, fmt.Sprintf("%d bytes: unfinished copy", deviceSize), found[1])
-			r = onDevice(t, source, device, "--overwrite-content", found[1])
-		}
-		require.Equal(t, 0, r.code, "killed at %v: %s", p, r.stderr)
-		require.Equal(t, want, sha256Of(t, file))
-	}
-	t.Logf("%d points of %v: %v", len(points), counts, states)
-	require.Positive(t, states["marked"], "too few of the kills hit")
 }
