@@ -471,20 +471,6 @@ func TestBelowNamesOtherFileSystems(t *testing.T) {
 	require.Contains(t, r.stderr, "other: refused: the folder is on another file system; name it with --below")
 }
 
-// linkedFolder is hashFolder for a folder that contains links to folders.
-func linkedFolder(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	state := map[string]string{}
-	for _, name := range folderNames(t, dir) {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.IsDir() {
-			state[name] = "folder"
-			continue
-		}
-		state[name] = sha256Of(t, filepath.Join(dir, name))
-	}
-	return state
-}
-
 // sumsOf returns the digests of all files of a folder.
 func sumsOf(t testing.TB, folder string) map[string]string {
 	t.Helper()

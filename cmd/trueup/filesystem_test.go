@@ -130,18 +130,6 @@ func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	}
 }
 
-// TestStaleReportWithoutFlock writes a report to NFS, where a write lock by flock(2) needs a file that is open for
-// writing.
-func TestStaleReportWithoutFlock(t *testing.T) {
-	t.Parallel()
-	behind := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(behind, ".report.4194305.partial"), []byte("half a rep"), 0o600))
-	report := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{}), "report")
-	r := trueup(t, "inspect", sampleDisk(t), "--out", report)
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Equal(t, []string{"report"}, folderNames(t, behind))
-}
-
 // TestPartialNameStays has a temporary name that cannot be removed after DEST got its name by a link: DEST is complete.
 func TestPartialNameStays(t *testing.T) {
 	t.Parallel()

@@ -255,10 +255,3 @@ func spread(found map[string]int, n int) []callPoint {
 	}
 	return points[:min(n, len(points))]
 }
-
-// spread returns at most the requested number of points, and none for a negative number.
-func TestSpreadOfFewKills(t *testing.T) {
-	t.Parallel()
-	require.Empty(t, spread(map[string]int{"fsync": 3}, -1))
-	require.Len(t, spread(map[string]int{"fsync": 3}, 2), 2)
-}

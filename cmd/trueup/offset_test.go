@@ -262,19 +262,6 @@ func TestOffsetOnDevice(t *testing.T) {
 	disktest.Run(t, "e2fsck", "-fn", fmt.Sprintf("%s?offset=%d", back, trackSectors*sectorSize))
 }
 
-// TestOffsetOfDisagreeingPartitions requires that the result names what stays off.
-func TestOffsetOfDisagreeingPartitions(t *testing.T) {
-	t.Parallel()
-	disk := tableforge.NewMBR(40960, slot(0x07, trackSectors, 1000), slot(0x07, 2048, 30000))
-	source := writeForged("disk.raw", disk)(t, t.TempDir())
-	r := trueup(t, "offset", source, filepath.Join(t.TempDir(), "dest.raw"))
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Regexp(t, `1 partition stays off 4 KiB:\s+no\s+offset\s+suits\s+all`, r.stdout)
-	o, _ := shifted(t, source, filepath.Join(t.TempDir(), "dest.raw"))
-	require.Zero(t, o.Offset.At)
-	require.Equal(t, []string{"misaligned", "aligned"}, []string{o.Offset.Partitions[0].Is, o.Offset.Partitions[1].Is})
-}
-
 // TestOffsetOfSlices shifts tables that no program rewrites. The place of each slice in the file decides, and its place
 // on the disk in a plain copy.
 func TestOffsetOfSlices(t *testing.T) {

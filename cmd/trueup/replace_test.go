@@ -49,12 +49,12 @@ func diskSum(t testing.TB, f diskFormat, path string) string {
 // requireSpared requires that an align with --force is refused because DEST is in use, and that no file changes.
 func requireSpared(t *testing.T, f fault, flags ...string) {
 	t.Helper()
-	before := linkedFolder(t, filepath.Dir(f.dest))
+	before := hashFolder(t, filepath.Dir(f.dest))
 	r := trueup(t, append([]string{"align", f.source, f.dest, "--json", "--force"}, flags...)...)
 	require.Equal(t, 4, r.code, "%q: %s", flags, r.stderr)
 	requireOneLine(t, r.stderr)
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)))
-	require.Equal(t, before, linkedFolder(t, filepath.Dir(f.dest)))
+	require.Equal(t, before, hashFolder(t, filepath.Dir(f.dest)))
 }
 
 // flatName is the extent of a flat VMDK.

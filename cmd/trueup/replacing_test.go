@@ -35,24 +35,3 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 		require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
 	}
 }
-
-// TestFolderCannotBeWritten runs undo and finish where no name can change: nothing is begun, and both can be repeated.
-func TestFolderCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	path := sampleDisk(t)
-	require.Zero(t, trueup(t, "replace", path).code)
-	before, dir := hashFolder(t, filepath.Dir(path)), filepath.Dir(path)
-	require.NoError(t, os.Chmod(dir, 0o555))
-	t.Cleanup(func() { require.NoError(t, os.Chmod(dir, 0o755)) })
-	for _, name := range []string{"undo", "finish"} {
-		command := []string{builtPath, name, path}
-		if os.Geteuid() == 0 {
-			command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", "-dac_override"}, command...)
-		}
-		r := run(t, command[0], command[1:]...)
-		require.Equal(t, 1, r.code, r.stderr)
-		require.Contains(t, r.stderr, "permission denied; nothing was changed; make the folder writable")
-		requireOneLine(t, r.stderr)
-		require.Equal(t, before, hashFolder(t, dir))
-	}
-}
