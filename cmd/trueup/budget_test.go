@@ -383,12 +383,3 @@ func giantSplit(n int, size int64) func(testing.TB, string, giantLink) {
 			func(path string) { sparsely(t, path, int64(len(empty)), map[int64][]byte{0: empty[:1024]}) })
 	}
 }
-
-// giant turns v into a disk of 64 TiB whose only directory is at the given byte.
-func giant(v *vmdkforge.Sparse, gd int) {
-	v.U32(vmdkforge.Flags, 1)
-	v.U64(vmdkforge.RGDOffset, 0)
-	v.U64(vmdkforge.Capacity, giantSize/512)
-	v.U64(vmdkforge.GDOffset, uint64(gd/512))
-	v.SetDescriptor(vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, giantSize/512)))
-}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,15 +136,4 @@ func TestHostileDescriptorTexts(t *testing.T) {
 			requireAllClean(t, writeForged("gpt.raw", gpt)(t, t.TempDir()), 0)
 		})
 	}
-}
-
-// TestLongTextsAreCut puts texts of maximum length into an image.
-func TestLongTextsAreCut(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("é", 2000)
-	path := flatImage(changed(`ddb.adapterType = "ide"`, fmt.Sprintf("ddb.adapterType = %q", long)))(t, t.TempDir())
-	r := measure(t, []string{"inspect", path})[0]
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Equal(t, 256, strings.Count(r.stdout, "é"), r.stdout)
-	require.Contains(t, r.stdout, "é…")
 }

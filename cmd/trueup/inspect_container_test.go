@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -195,38 +194,6 @@ func TestBrokenTablesHaveNoUsage(t *testing.T) {
 	require.Nil(t, got.Image.Usage)
 	require.True(t, finds(got, "vmdk-tables"))
 	require.Len(t, got.Partitions, 1)
-}
-
-// TestEndlessMapsAreCutShort inspects a disk of 64 TiB whose grains are in reverse order in a hole of the file: more
-// lookups than an inspection has time for.
-func TestEndlessMapsAreCutShort(t *testing.T) {
-	t.Parallel()
-	const tables, perTable = 600, 512 // grain tables, all full
-	v := vmdkforge.NewSparse(make([]byte, 512))
-	gd := len(v.Bytes)
-	giant(v, gd)
-	le := binary.LittleEndian
-	directory := make([]byte, 8<<20)
-	at := gd + len(directory)
-	data := (at + tables*4*perTable + vmdkforge.Grain - 1) / vmdkforge.Grain * vmdkforge.Grain
-	entries := make([]byte, 0, tables*4*perTable)
-	for i := range tables {
-		le.PutUint32(directory[4*i:], uint32((at+i*4*perTable)/sectorSize))
-		for j := range perTable {
-			fromEnd := tables*perTable - 1 - (i*perTable + j)
-			entries = le.AppendUint32(entries, uint32((data+fromEnd*vmdkforge.Grain)/sectorSize))
-		}
-	}
-	v.Bytes = append(append(v.Bytes, directory...), entries...)
-	path := writeForged("disk.vmdk", v.Bytes)(t, t.TempDir())
-	require.NoError(t, os.Truncate(path, int64(data)+tables*perTable*vmdkforge.Grain))
-
-	r := measure(t, []string{"inspect", "--json", path})[0]
-	require.Equal(t, 0, r.code, r.stderr)
-	var got jsonContainer
-	unmarshal(t, r, &got)
-	require.False(t, got.Image.Usage.Complete)
-	require.Nil(t, got.Image.Usage.NonZero)
 }
 
 type jsonFragmentation struct {
