@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,7 +79,7 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 			var said lockedBuffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			require.NoError(t, cmd.Start())
-			var children map[string]string
+			var children map[int]string
 			ended := make(chan struct{})
 			go func() {
 				_ = cmd.Wait()
@@ -92,7 +93,7 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 				}
 				children = childrenOf(cmd.Process.Pid)
 				for pid, name := range children {
-					held, _ := os.Readlink("/proc/" + pid + "/fd/3")
+					held, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/3", pid))
 					return name == "sleep" && strings.HasPrefix(held, folder+"/") &&
 						strings.HasSuffix(held, " (deleted)")
 				}
@@ -112,14 +113,7 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 						"to end at once\ntrueup: interrupted; no result, and the scratch file is removed\n"),
 					said.String())
 			}
-			disktest.WaitFor(t, "fio to end", func() bool {
-				for pid := range children {
-					if _, _, alive := statOf(pid); alive {
-						return false
-					}
-				}
-				return true
-			})
+			requireGone(t, slices.Collect(maps.Keys(children)))
 			left, err := os.ReadDir(folder)
 			require.NoError(t, err)
 			require.Empty(t, left)

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,14 +117,7 @@ func TestJudgeIsInterrupted(t *testing.T) {
 				require.Equal(t, "interrupted", errorCode(t, r))
 				o.requireGone(t)
 			}
-			disktest.WaitFor(t, "all processes to end", func() bool {
-				for pid := range children {
-					if _, _, alive := statOf(pid); alive {
-						return false
-					}
-				}
-				return true
-			})
+			requireGone(t, slices.Collect(maps.Keys(children)))
 		})
 	}
 }

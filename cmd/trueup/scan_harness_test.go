@@ -4,15 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -367,30 +366,8 @@ func (l *live) end(t testing.TB) result {
 }
 
 // workers returns the running processes that the scan has started.
-func (l *live) workers(t testing.TB) []int {
-	t.Helper()
-	return children(t, l.cmd.Process.Pid)
-}
-
-// children returns the process IDs of the children of pid, without zombies.
-func children(t testing.TB, pid int) (out []int) {
-	t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	require.NoError(t, err)
-	for _, stat := range stats {
-		text, err := os.ReadFile(stat)
-		if err != nil {
-			continue // it has ended in between
-		}
-		// proc(5): pid (name) state ppid, and the name can contain anything.
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		if fields[1] == strconv.Itoa(pid) && fields[0] != "Z" {
-			n, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
-			require.NoError(t, err)
-			out = append(out, n)
-		}
-	}
-	return out
+func (l *live) workers() []int {
+	return slices.Collect(maps.Keys(childrenOf(l.cmd.Process.Pid)))
 }
 
 // freeze stops the scan and all its workers. A SIGCONT continues the scan, but not the workers, which are returned.
@@ -398,7 +375,7 @@ func (l *live) freeze(t testing.TB) (frozen []int) {
 	t.Helper()
 	l.signal(t, syscall.SIGSTOP)
 	disktest.WaitFor(t, "a scan that is stopped", func() bool { return allThreads(t, l.cmd.Process.Pid, "T") })
-	frozen = l.workers(t)
+	frozen = l.workers()
 	require.NotEmpty(t, frozen)
 	for _, pid := range frozen {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
@@ -454,18 +431,12 @@ func requireGone(t testing.TB, pids []int) {
 	require.NotEmpty(t, pids)
 	disktest.WaitFor(t, fmt.Sprintf("the end of processes %d", pids), func() bool {
 		for _, pid := range pids {
-			if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) && !ended(pid) {
+			if _, _, alive := statOf(pid); alive {
 				return false
 			}
 		}
 		return true
 	})
-}
-
-// ended reports whether a process is a zombie.
-func ended(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.Contains(text, []byte(") Z "))
 }
 
 // off reports whether a row belongs to a disk of manyDisks.

@@ -70,7 +70,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 			l := startHeld(t, "-o", "json", "--jobs", "2", dir)
 			l.middle(t, 5)
 			starved := 0
-			for _, pid := range l.workers(t) {
+			for _, pid := range l.workers() {
 				if exec.Command(disktest.Tool(t, "prlimit"), "--pid", strconv.Itoa(pid), tc.limit).Run() == nil {
 					starved++
 				}
@@ -106,7 +106,7 @@ func TestScanLeavesNoProcess(t *testing.T) {
 			t.Run(name+map[bool]string{true: ", workers stopped"}[frozen], func(t *testing.T) {
 				l := startHeld(t, "-o", "json", "--jobs", "2", dir)
 				l.middle(t, 5)
-				pids := l.workers(t)
+				pids := l.workers()
 				if frozen {
 					pids = l.freeze(t)
 				}
@@ -179,7 +179,7 @@ func TestScanInterruptedReports(t *testing.T) {
 	dir, out := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "report")
 	require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644))
 	l := startScan(t, "-o", "json", "--out", out, "--jobs", "2", dir)
-	disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 1000 })
+	disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 1000 })
 	l.freeze(t)
 	l.signal(t, syscall.SIGTERM)
 	l.signal(t, syscall.SIGCONT)
@@ -215,7 +215,7 @@ func TestScanSinceIsEnded(t *testing.T) {
 	before := disktest.ReadFile(t, last)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		l := startScan(t, append(since(last), "-o", "json", "--jobs", "2", dir)...)
-		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers(t)) > 50 })
+		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 50 })
 		l.freeze(t)
 		l.signal(t, s)
 		if s != syscall.SIGKILL { // which also ends a frozen process
