@@ -30,11 +30,10 @@ var timeFlags = regexp.MustCompile(`^--?(timeout|runtime|seconds)(?:=(.+))?$`)
 
 // clockAllowed lists calls that synchronize and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
-	"cmd/trueup/scan_test.go time.Sleep":        "a writer that is not to fill the disk",
-	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
-	"cmd/trueup/bench_test.go --runtime":        "the length of a measurement of which no number is judged",
-	"cmd/trueup/trial_test.go --seconds":        "processor time of an emulated guest, on the clock ten times as much",
-	"cmd/trueup/handover_test.go time.Sleep":    "a pause between two faults",
+	"cmd/trueup/scan_test.go time.Sleep":     "a writer that is not to fill the disk",
+	"cmd/trueup/bench_test.go --runtime":     "the length of a measurement of which no number is judged",
+	"cmd/trueup/trial_test.go --seconds":     "processor time of an emulated guest, on the clock ten times as much",
+	"cmd/trueup/handover_test.go time.Sleep": "a pause between two faults",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
 	"fleet/fleetcmd/chaos_test.go context.WithTimeout":     "a list that is asked for again",
