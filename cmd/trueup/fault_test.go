@@ -328,7 +328,7 @@ var failingCalls = map[string]failingCall{
 		false, "",
 		`(?s)"dest-close".*close \S+: input/output error`,
 	},
-	"the lock of another run":   {injection{"fcntl", "error=EACCES", ofPartial}, false, "busy", "." + ofDest + ".partial"},
+	"the lock of another run":   {injection{"fcntl", "error=EACCES", ofPartial}, false, "busy", ofDest + ".partial"},
 	"a lock without a daemon":   {injection{"fcntl", "error=ENOLCK", ofPartial}, false, "", `"dest-no-locks"`},
 	"interrupted writes":        {injection{"pwrite64", "error=EINTR:when=1+2", ""}, false, "", ""},
 	"a read":                    {injection{"pread64", "error=EIO:when=3+", inSource}, false, "io", `at byte \d+`},

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -282,20 +281,6 @@ func removeView(t testing.TB, view string) {
 	require.NoError(t, os.Remove(strings.TrimSuffix(view, ".vmdk")+"-head.vmdk"))
 }
 
-// changeTimes returns the files of a folder and their modification times.
-func changeTimes(t testing.TB, dir string) map[string]time.Time {
-	t.Helper()
-	times := map[string]time.Time{}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		info, err := e.Info()
-		require.NoError(t, err)
-		times[e.Name()] = info.ModTime()
-	}
-	return times
-}
-
 // flatCorpus lists raw disks and flat VMDKs of the corpus, with the flags that they need.
 var flatCorpus = map[string][]string{
 	"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
@@ -308,7 +293,7 @@ func TestViewIsTheCopy(t *testing.T) {
 	t.Parallel()
 	same := func(t *testing.T, source string, flags ...string) {
 		t.Helper()
-		before := changeTimes(t, filepath.Dir(source))
+		before := folderState(t, filepath.Dir(source))
 		dest := filepath.Join(t.TempDir(), "copy.raw")
 		r := trueup(t, append([]string{"align", "--to", "raw", source, dest}, flags...)...)
 		name := filepath.Base(t.Name())
@@ -321,7 +306,7 @@ func TestViewIsTheCopy(t *testing.T) {
 			require.Equal(t, 0, r.code, r.stderr)
 			requireSameView(t, source, dest, flags...)
 		}
-		require.Equal(t, before, changeTimes(t, filepath.Dir(source)))
+		require.Equal(t, before, folderState(t, filepath.Dir(source)))
 	}
 	for name, path := range disktest.Fixtures(t) {
 		t.Run(name, func(t *testing.T) {
