@@ -110,7 +110,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 				now := snapshot(t, f.dir)
 				if !fails {
 					require.Empty(t, said)
-					requireDurable(t, j.Done())
+					requireDurable(t, j.Changes())
 				}
 				if said == "" {
 					j.Ignored()
