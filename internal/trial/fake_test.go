@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,12 +14,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial"
 )
@@ -426,6 +429,22 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	disktest.WaitFor(t, "the guest", func() bool { return running(t, program) })
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
+	require.False(t, running(t, program))
+}
+
+// No QEMU runs if root cannot give its folder to another user.
+func TestFolderThatIsNotGiven(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("QEMU runs as the same user")
+	}
+	program, socket := fakeQEMU(t, "fake-plain")
+	folder := oddfs.Mount(t, t.TempDir(), oddfs.Failing("truncate", syscall.EPERM)) // and other changes of a file
+	require.NoError(t, errors.Join(os.Chmod(filepath.Dir(folder), 0o755),
+		os.Chmod(filepath.Dir(filepath.Dir(folder)), 0o755)))
+	t.Setenv("TMPDIR", folder)
+	m := trial.Machine{QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: "tcg"}
+	_, err := m.Run(t.Context(), trial.Watch{})
+	require.ErrorIs(t, err, syscall.EPERM)
 	require.False(t, running(t, program))
 }
 
