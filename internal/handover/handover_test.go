@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { disktest.LeakTestMain(m) }
 
 // The journal of other work is closed again.
 func TestJournalOfOtherWork(t *testing.T) {
+	disktest.OnUnix(t, "open files")
 	disktest.Tool(t, "qemu-img")
 	h := Handover{Dest: filepath.Join(t.TempDir(), "disk.qcow2")}
 	d, err := gate.OpenFolder(filepath.Dir(h.Dest))
