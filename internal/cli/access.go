@@ -19,18 +19,6 @@ import (
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
-// SpoolBeside sets the default of --spool to the folder of dest.
-func (c *Base) SpoolBeside(dest string) {
-	if c.unpacking.Spool == "" {
-		c.unpacking.Spool = filepath.Dir(dest)
-	}
-}
-
-// readsPacked sets whether a command reads packed images.
-func (c *Base) readsPacked(cmd *cobra.Command) {
-	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
-}
-
 // unpacks prepares for reading packed images.
 func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	u := &c.unpacking
@@ -50,7 +38,7 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 // CheckServers refuses server images for a command that does not read them. It also sets whether the command reads
 // packed images.
 func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
-	c.readsPacked(cmd)
+	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
 	if err := realign.CheckAddresses(args); err != nil {
 		return err
 	}

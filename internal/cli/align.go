@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -26,13 +27,12 @@ type alignFlags struct {
 // add adds the flags common to align and convert.
 func (f *alignFlags) add(cmd *cobra.Command) {
 	f.copyFlags.add(cmd)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
 	if !f.shifts {
 		addFlags(cmd, "to-sector-size", realign.SectorSize(&f.Sectors))
 	}
 	addFlags(cmd,
-		"spool", &f.unpacking.Spool, "to", &f.to, "force", &f.force, "overwrite-content", &f.dev.overwrite,
-		"discard", &f.dev.discard,
+		"offset", realign.Offset(&f.Offset), "spool", &f.unpacking.Spool, "to", &f.to, "force", &f.force,
+		"overwrite-content", &f.dev.overwrite, "discard", &f.dev.discard,
 	)
 }
 
@@ -56,13 +56,15 @@ func (f *alignFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 	if err != nil {
 		return err
 	}
-	if err := f.dev.claim(dest, append(f.With, src)...); err != nil {
-		return err
+	if realign.IsDevice(dest) { // claimed for this run, before the process confines itself
+		if f.dev.claimed, err = store.Open(dest, append(f.With, src)...); err != nil {
+			return err
+		}
 	}
 	defer f.dev.claimed.Close()
 	reads, writes := f.Reads(src), []string{f.sums}
 	if f.dev.claimed == nil {
-		f.SpoolBeside(dest)
+		f.unpacking.Spool = cmp.Or(f.unpacking.Spool, filepath.Dir(dest))
 		writes = append(writes, dest)
 	} else {
 		reads = append(reads, dest) // already open for writing
@@ -97,12 +99,9 @@ func (f *alignFlags) making(dest string) *making {
 		}
 		return m
 	}
-	return &making{format: f.to.Format, size: f.to.Size, to: f.file(dest)}
-}
-
-// file returns DEST as a file.
-func (f *alignFlags) file(dest string) realign.File {
-	return realign.File{Path: dest, Format: f.to.Format, Subformat: f.to.Subformat, Force: f.force}
+	return &making{format: f.to.Format, size: f.to.Size, to: realign.File{
+		Path: dest, Format: f.to.Format, Subformat: f.to.Subformat, Force: f.force,
+	}}
 }
 
 // deviceFlags holds the flags for a copy to a block device.
@@ -162,15 +161,6 @@ func (f *alignFlags) checkDevice(dest string) error {
 func amongDevices(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
-}
-
-// claim opens a device DEST exclusively for this run, before the process confines itself.
-func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
-	if !realign.IsDevice(dest) {
-		return nil
-	}
-	d.claimed, err = store.Open(dest, sources...)
-	return err
 }
 
 // apart refuses disks of --with that are stored on DEST.

@@ -36,8 +36,10 @@ type copyFlags struct {
 // add adds the flags common to these commands.
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.verify, c.jobs = full, defaultJobs
-	addFlags(cmd, "require-sandbox", &c.RequireSandbox, "verify", &c.verify, "checksums", &c.sums)
-	c.addWork(cmd, &c.jobs)
+	addFlags(cmd,
+		"require-sandbox", &c.RequireSandbox, "verify", &c.verify, "checksums", &c.sums, "jobs", &c.jobs,
+		"progress", &c.progress,
+	)
 }
 
 // checkFlags resolves the file for the digests before any reading.
@@ -82,11 +84,8 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 // defaultJobs is the default number of chunks that a copy reads and writes at once.
 const defaultJobs = 4
 
-// Proofs of a copy: every byte, or its structures.
-const (
-	full      = "full"
-	structure = "structure"
-)
+// full is the proof of a copy by every byte.
+const full = "full"
 
 // making holds the options of a copy.
 type making struct {

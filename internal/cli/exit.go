@@ -59,17 +59,12 @@ func interruptedText(command string) string {
 	return "interrupted; no result"
 }
 
-// endSignals returns the signals that end a run, except ignored ones, such as under nohup.
-func endSignals() []os.Signal {
-	return slices.DeleteFunc(sys.EndSignals(), signal.Ignored)
-}
-
 // Receive returns a context that the first signal cancels. Signals are received until the program ends: a signal after
 // DEST has its name must not turn success into failure.
 func (c *Base) Receive(command string) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	got := make(chan os.Signal, 1)
-	signals := endSignals()
+	signals := slices.DeleteFunc(sys.EndSignals(), signal.Ignored) // such as under nohup
 	signal.Notify(got, signals...)
 	go func() {
 		i := InterruptError{signal: <-got, text: interruptedText(command)}
@@ -256,14 +251,6 @@ func Classify(err error) (string, int) {
 // errStdout marks an unwritten report, which is a failure.
 var errStdout = errors.New("write the report")
 
-// Failed returns the result of a command without another result.
-func Failed(command string, err error) report.Failure {
-	code, exit := Classify(err)
-	return report.Failure{
-		Head: Head(command), Error: report.Error{Code: code, Message: report.Message(err)}, ExitCode: exit,
-	}
-}
-
 // Finish prints an error on stderr in one line, ends the log and server connections, and returns the exit code.
 func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	defer c.remotes.Close()
@@ -286,14 +273,16 @@ func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code
 	if v, ok := errors.AsType[VerdictError](err); ok {
 		return int(v), nil
 	}
-	_, exit := Classify(err)
+	class, exit := Classify(err)
 	msg := report.Message(err)
 	m, told := errors.AsType[reportedError](err)
 	if !m.said || !c.seen {
 		fmt.Fprintln(stderr, "trueup: "+msg)
 	}
 	if !told && (c.JSON() || c.Asked) && !errors.Is(err, errStdout) {
-		failed = c.writeJSON(command)(stdout, Failed(command, err))
+		failed = c.writeJSON(command)(stdout, report.Failure{
+			Head: Head(command), Error: report.Error{Code: class, Message: msg}, ExitCode: exit,
+		})
 	}
 	return exit, failed
 }

@@ -94,17 +94,6 @@ func (m *Move) accepted(c *Base, s *realign.Source, dest string, how making) (*r
 // MaxJobs limits --jobs.
 const MaxJobs = 64
 
-// addWork adds the flags of commands with long work. jobs holds the default of --jobs.
-func (c *Base) addWork(cmd *cobra.Command, jobs *int) {
-	addFlags(cmd, "jobs", jobs)
-	c.addProgress(cmd)
-}
-
-// addProgress adds the progress flags.
-func (c *Base) addProgress(cmd *cobra.Command) {
-	addFlags(cmd, "progress", &c.progress)
-}
-
 // addReading adds the flags for reading an image.
 func addReading(cmd *cobra.Command, r *realign.Reading) {
 	addFlags(cmd, "format", &r.Format, "sector-size", realign.SectorSize(&r.SectorSize), "allow-folder", &r.Allow)

@@ -34,20 +34,13 @@ type inspectFlags struct {
 func newInspect(c *Base) *cobra.Command {
 	f := &inspectFlags{Base: c, boundary: align.DefaultBoundary, storage: align.Generic()}
 	cmd := newCommand("inspect IMAGE...", "Show what is on a disk image and what is misaligned", f.run)
-	f.add(cmd)
-	return cmd
-}
-
-// add adds the flags.
-func (f *inspectFlags) add(cmd *cobra.Command) {
-	addFlags(cmd, "boundary", &f.boundary)
 	addReading(cmd, &f.Reading)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "with", &f.with)
 	addFlags(cmd,
-		"storage", &f.storage, "bench", &f.bench, "impact", &f.impact, "list", &f.list, "fragmentation", &f.pieces,
-		"allow-unknown", &f.unknown, "data", &f.data,
+		"boundary", &f.boundary, "offset", realign.Offset(&f.Offset), "require-sandbox", &f.RequireSandbox,
+		"spool", &f.unpacking.Spool, "with", &f.with, "storage", &f.storage, "bench", &f.bench, "impact", &f.impact,
+		"list", &f.list, "fragmentation", &f.pieces, "allow-unknown", &f.unknown, "data", &f.data,
 	)
+	return cmd
 }
 
 func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, paths []string) error {

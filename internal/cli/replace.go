@@ -171,10 +171,10 @@ const stoppingMove = "stopping after the current step; trueup resume continues, 
 func newMove(c *Base) *cobra.Command {
 	f := &moveFlags{Base: c, jobs: defaultJobs}
 	cmd := newCommand("move DISK", "Move partitions inside a disk, with a journal", f.run)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
 	f.AddPlaces(cmd)
-	f.addWork(cmd, &f.jobs)
-	addFlags(cmd, "journal", &f.journal)
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "jobs", &f.jobs, "progress", &f.progress, "journal", &f.journal,
+	)
 	return cmd
 }
 

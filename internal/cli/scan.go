@@ -54,41 +54,30 @@ func newScan(c *Base) *cobra.Command {
 			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
 	}
-	f.add(cmd)
-	return cmd
-}
-
-func (f *scanFlags) add(cmd *cobra.Command) {
-	f.Isolation = scan.Isolations[len(scan.Isolations)-1]
+	f.Isolation, f.jobs = scan.Isolations[len(scan.Isolations)-1], min(runtime.NumCPU(), MaxJobs)
 	f.formatFlags.add(cmd, f.Base)
 	addFlags(cmd,
 		"storage", &f.storage, "boundary", &f.boundary, "include", &f.Include, "exclude", &f.Exclude,
 		"files-from", &f.FilesFrom, "shard", &f.Shard, "label", &f.Label, "isolation", &f.Isolation,
 		"require-sandbox", &f.RequireSandbox, "since", &f.Since, "changed", &f.Changed, "fail-on", &f.FailOn,
 		"allow-unknown", &f.Unknown, "allow-empty", &f.Empty, "check", &f.Tables, "ignore", &f.Ignore,
-		"script", &f.Script, "replace", &f.Replace,
+		"script", &f.Script, "replace", &f.Replace, "jobs", &f.jobs, "progress", &f.progress,
 	)
-	f.jobs = min(runtime.NumCPU(), MaxJobs)
-	f.addWork(cmd, &f.jobs)
-}
-
-// checkFlags refuses invalid combinations of flags.
-func (f *scanFlags) checkFlags() error {
-	if err := f.resolve(f.Base); err != nil {
-		return err
-	}
-	if err := f.Consistent(f.RequireSandbox); err != nil {
-		return err
-	}
-	if err := f.Prepare(f.Out, f.Output == "json"); err != nil {
-		return err
-	}
-	return f.Spare()
+	return cmd
 }
 
 // task converts the flags to a task. It checks all flags before any image is read.
 func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
-	if err := f.checkFlags(); err != nil {
+	if err := f.resolve(f.Base); err != nil {
+		return nil, err
+	}
+	if err := f.Consistent(f.RequireSandbox); err != nil {
+		return nil, err
+	}
+	if err := f.Prepare(f.Out, f.Output == "json"); err != nil {
+		return nil, err
+	}
+	if err := f.Spare(); err != nil {
 		return nil, err
 	}
 	t, err := f.Task(stdin, paths)
@@ -118,15 +107,18 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	f.Ending.Hold("completing the report of the images inspected so far")
 	format := f.format
 	w, end, stop := out, func(err error) error { return err }, func() {}
-	t.Ready = func(cut int) (err error) {
+	t.Ready = func(cut int) error {
 		if cut > 0 && !f.Quiet {
 			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete (a killed scan?) and was skipped\n",
 				report.SafeMessage(f.Since), cut)
 		}
 		if f.Out != "" {
-			if w, end, err = reportFile(t, f.Out); err != nil {
+			file, err := store.CreateReport(f.Out, ReportMode)
+			if err != nil {
 				return err
 			}
+			t.Spare = append(t.Spare, file.Name()) // it may be in a folder of the scan
+			w, end = file, file.End
 		}
 		bar := progress.NewScan(f.progressTo(errOut))
 		t.Progress, stop = bar, bar.Stop
@@ -160,16 +152,6 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	return verdict(ctx, interrupted, r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
-}
-
-// reportFile creates the report file and excludes it from the scan. end gives it its name.
-func reportFile(t *scan.Task, path string) (w io.Writer, end func(error) error, err error) {
-	file, err := store.CreateReport(path, ReportMode)
-	if err != nil {
-		return nil, nil, err
-	}
-	t.Spare = append(t.Spare, file.Name())
-	return file, file.End, nil
 }
 
 // verdict returns the error that ends the command after its report. interrupted is "" without an interrupt.

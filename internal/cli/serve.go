@@ -43,20 +43,12 @@ func newServe(c *Base) *cobra.Command {
 	return cmd
 }
 
-func (f *serveFlags) checkFlags() error {
+func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
+	src := args[0]
 	if f.withParent && runtime.GOOS == "windows" {
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
-	f.Flatten = f.Flatten || f.Copy
-	return nil
-}
-
-func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []string) error {
-	src := args[0]
-	if err := f.checkFlags(); err != nil {
-		return err
-	}
-	f.Stays = true
+	f.Flatten, f.Stays = f.Flatten || f.Copy, true
 	f.Ending.Hold("")      // the socket must be removed at the end
 	parent := os.Getppid() // it may end during planning
 	if !f.withParent {
@@ -133,11 +125,10 @@ func newHandover(c *Base) *cobra.Command {
 	cmd.Args = f.arguments
 	f.Add(cmd)
 	addFlags(cmd, "offset", realign.Offset(&f.Offset))
-	f.addProgress(cmd)
 	addFlags(cmd,
 		"require-sandbox", &f.RequireSandbox, "socket", &f.Socket, "qmp", &f.Pull.Monitor, "domain", &f.Pull.Domain,
 		"limit", (*bench.Size)(&f.Pull.Limit), "run", &f.run, "resume", &f.resume, "undo", &f.undo,
-		"discard-writes", &f.discard,
+		"discard-writes", &f.discard, "progress", &f.progress,
 	)
 	return cmd
 }

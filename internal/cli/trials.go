@@ -37,9 +37,8 @@ func newBench(c *Base) *cobra.Command {
 	cmd := newCommand("bench DIR", "Measure what misalignment costs on a storage", f.run)
 	addFlags(cmd,
 		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "runtime", &f.Runtime,
-		"rounds", &f.Rounds, "buffered", &f.Buffered,
+		"rounds", &f.Rounds, "buffered", &f.Buffered, "progress", &f.progress,
 	)
-	f.addProgress(cmd)
 	return cmd
 }
 
@@ -75,22 +74,15 @@ func newBoot(c *Base) *cobra.Command {
 	f := &bootFlags{Base: c}
 	cmd := newCommand("boot SOURCE", "Boot a disk in QEMU, unchanged and aligned, and compare", f.run)
 	f.Add(cmd)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
-	f.addMachine(cmd)
-	f.addProgress(cmd)
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox, "pictures", &f.pictures, "as-is", &f.trial.AsIs)
-	return cmd
-}
-
-// addMachine adds the flags of the machine and its runs.
-func (f *bootFlags) addMachine(cmd *cobra.Command) {
 	t, m := &f.trial, &f.trial.Machine
 	m.Firmware, m.Bus, m.Accel, m.Memory = trial.Auto, trial.Auto, trial.Auto, trial.DefaultMemory
 	t.Seconds, t.Settle = int(trial.DefaultLimit.Seconds()), int(trial.DefaultSettle.Seconds())
 	addFlags(cmd,
-		"qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel, "memory", &m.Memory,
-		"seconds", &t.Seconds, "settle", &t.Settle,
+		"offset", realign.Offset(&f.Offset), "qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel,
+		"memory", &m.Memory, "seconds", &t.Seconds, "settle", &t.Settle, "progress", &f.progress, "require-sandbox",
+		&f.RequireSandbox, "pictures", &f.pictures, "as-is", &t.AsIs,
 	)
+	return cmd
 }
 
 func (f *bootFlags) checkFlags() error {

@@ -34,9 +34,10 @@ func newOpen(c *Base, name, short string) *cobra.Command {
 	f := &openFlags{Base: c, GoOn: realign.GoOn{Command: name}}
 	cmd := newCommand(name+" PATH...", short, f.run)
 	cmd.Args = f.below.arguments
-	addFlags(cmd, "require-sandbox", &f.RequireSandbox)
-	f.addProgress(cmd)
-	addFlags(cmd, "below", &f.below.folder, "dry-run", &f.below.dry)
+	addFlags(cmd,
+		"require-sandbox", &f.RequireSandbox, "progress", &f.progress, "below", &f.below.folder,
+		"dry-run", &f.below.dry,
+	)
 	if name != realign.Finish {
 		addFlags(cmd, "journal", &f.journal)
 	}

@@ -27,12 +27,11 @@ func newVerify(c *Base) *cobra.Command {
 	f := &verifyFlags{Base: c, jobs: defaultJobs}
 	cmd := newCommand("verify SOURCE DEST", "Prove that DEST is SOURCE, aligned", f.run)
 	f.Add(cmd)
-	addFlags(cmd, "offset", realign.Offset(&f.Offset))
-	addFlags(cmd, "dest-offset", realign.Offset(&f.destOffset), "to-sector-size", realign.SectorSize(&f.Sectors))
 	addFlags(cmd,
-		"require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool, "except-bitmap", &f.bitmap,
+		"offset", realign.Offset(&f.Offset), "dest-offset", realign.Offset(&f.destOffset), "to-sector-size",
+		realign.SectorSize(&f.Sectors), "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool,
+		"except-bitmap", &f.bitmap, "jobs", &f.jobs, "progress", &f.progress,
 	)
-	f.addWork(cmd, &f.jobs)
 	return cmd
 }
 
