@@ -17,6 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	bench "github.com/trueup/trueup/internal/bench"
 	gauge "github.com/trueup/trueup/internal/bench/measured"
+	chain "github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -201,12 +203,12 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"scan-image.json#/$defs/priority": results.Priority{},
 		"common.json#/$defs/image":        report.Image{},
 		"common.json#/$defs/package":      report.Package{},
-		"common.json#/$defs/file":         report.File{},
-		"common.json#/$defs/link":         report.Link{},
+		"common.json#/$defs/file":         image.FileInfo{},
+		"common.json#/$defs/link":         image.Link{},
 		"common.json#/$defs/usage":        report.Usage{},
 		"common.json#/$defs/table":        report.Table{},
 		"common.json#/$defs/boot_code":    report.BootCode{},
-		"common.json#/$defs/boot_link":    report.BootLink{},
+		"common.json#/$defs/boot_link":    chain.Link{},
 		"common.json#/$defs/partition":    report.Partition{},
 		"common.json#/$defs/volume":       report.Volume{},
 		"common.json#/$defs/disk":         report.Disk{},

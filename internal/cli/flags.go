@@ -21,7 +21,6 @@ import (
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/trial"
@@ -100,7 +99,7 @@ func addReading(cmd *cobra.Command, r *realign.Reading) {
 }
 
 // readBench reads the benchmark result in the file of --bench, or returns nil without one.
-func (c *Base) readBench(path string) (*report.Benchmark, error) {
+func (c *Base) readBench(path string) (*measured.Result, error) {
 	if path == "" {
 		return nil, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -21,8 +22,8 @@ type inspectFlags struct {
 	boundary align.Boundary
 	data     bool
 	storage  align.Storage
-	bench    string            // file name
-	measured *report.Benchmark // of --bench
+	bench    string           // file name
+	measured *measured.Result // of --bench
 	impact   bool
 	list     bool
 	pieces   bool // count file fragments

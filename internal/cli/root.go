@@ -273,7 +273,7 @@ func newVersion(c *Base) *cobra.Command {
 				c.Version, runtime.Version(),
 				runtime.GOOS + "/" + runtime.GOARCH,
 			}
-			return c.Emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(c.Version) })
+			return c.Emit(cmd.OutOrStdout(), v, func(t *report.Text) { fmt.Fprintf(t.W, "trueup %s\n", c.Version) })
 		},
 	}
 }

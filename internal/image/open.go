@@ -57,9 +57,9 @@ func (img *Image) Packaged() bool { return img.digest != nil }
 
 // FileInfo is one file of an image.
 type FileInfo struct {
-	Name      string
-	Size      int64 // bytes
-	Allocated int64 // bytes allocated on its file system
+	Name      string `json:"name"`
+	Size      int64  `json:"size_bytes"`
+	Allocated int64  `json:"allocated_bytes"` // on its file system
 }
 
 // Options are the options of Open.

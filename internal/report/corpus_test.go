@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
@@ -37,8 +38,8 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	r := &report.Inspect{
 		Head: report.Head{Origin: report.Origin{Schema: report.Schema, Command: "inspect"}},
 		Image: report.Image{
-			Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{},
-			Chain: []report.Link{},
+			Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []image.FileInfo{},
+			Chain: []image.Link{},
 		},
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},

@@ -90,19 +90,15 @@ const maxImpacts = 1024
 
 // AddImpacts computes the cost of each partition for all sizes of I/O.
 func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
-	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
+	for n, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
-			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
-			r.Partitions[i].Impact.unit = identify.Traits(p.Volume.Kind).Unit
+			i := align.ImpactOf(p, s)
+			r.Partitions[n].Impact = &Impact{
+				Storage: s.Name, StorageBlock: s.Block, Offset: s.Offset, Rewrites: s.Rewrites, Data: i.Data,
+				Block: i.Block, Assumed: i.Assumed, Text: i.Text(), IO: i.Table(),
+				unit: identify.Traits(p.Volume.Kind).Unit,
+			}
 		}
-	}
-}
-
-func newImpact(i align.Impact) *Impact {
-	return &Impact{
-		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Offset: i.Storage.Offset,
-		Rewrites: i.Storage.Rewrites, Data: i.Data, Block: i.Block, Assumed: i.Assumed,
-		Text: i.Text(), IO: i.Table(),
 	}
 }
 
@@ -266,7 +262,7 @@ func newMeasured(r *measured.Result) *Measured {
 }
 
 // add adds the gains that a benchmark proves for a partition, and returns them.
-func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
+func (m *Measured) add(b *measured.Result, p Partition) []measured.Gain {
 	start := p.DataStart()
 	gains := b.Gains(start)
 	switch {
@@ -281,13 +277,10 @@ func (m *Measured) add(b *Benchmark, p Partition) []measured.Gain {
 	return gains
 }
 
-// Benchmark is the result of a benchmark.
-type Benchmark = measured.Result
-
 // Benchmark adds the gains that a benchmark proves for the partitions off the boundary. It adds no gain for a partition
 // that is less aligned in the file than on the disk, since a copy changes both alignments. The benchmark decides the
 // advice if it has measured a start for each partition that would move. Without a benchmark it adds nothing.
-func (r *Inspect) Benchmark(b *Benchmark) {
+func (r *Inspect) Benchmark(b *measured.Result) {
 	if b == nil {
 		return
 	}
@@ -340,7 +333,7 @@ func gainOf(all []measured.Gain) align.Gain {
 
 // Benchmark adds the gains that a benchmark proves for the partitions that move, by the same rules as for a disk. It
 // adds nothing without a benchmark or for a refused plan.
-func (r *Plan) Benchmark(b *Benchmark) {
+func (r *Plan) Benchmark(b *measured.Result) {
 	if b == nil {
 		return
 	}

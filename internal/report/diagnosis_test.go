@@ -372,9 +372,9 @@ func TestNarrowTerminals(t *testing.T) {
 // a screen.
 func TestChainInText(t *testing.T) {
 	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
-	r.Chain = []report.BootLink{{Partition: 1, Text: "starts \\EFI\\\x1b]0;title\a.efi"}}
+	r.Chain = []boot.Link{{Partition: 1, Text: "starts \\EFI\\\x1b]0;title\a.efi"}}
 	for i := range 40 {
-		r.Chain = append(r.Chain, report.BootLink{Text: fmt.Sprintf("step %d", i)})
+		r.Chain = append(r.Chain, boot.Link{Text: fmt.Sprintf("step %d", i)})
 	}
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Inspect(r)
@@ -388,7 +388,7 @@ func TestChainInText(t *testing.T) {
 // A step that needs more than one line must not look like two.
 func TestLongStepsInText(t *testing.T) {
 	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
-	r.Chain = []report.BootLink{{Text: strings.Repeat("word ", 12) + "end"}, {Text: "next"}}
+	r.Chain = []boot.Link{{Text: strings.Repeat("word ", 12) + "end"}, {Text: "next"}}
 	var out bytes.Buffer
 	(&report.Text{W: &out, Width: 60}).Inspect(r)
 	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())

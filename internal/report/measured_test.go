@@ -77,7 +77,7 @@ func TestNoStartStandsForThePartition(t *testing.T) {
 	moves := []report.Move{{Partition: 1, From: start}, {Partition: 2, From: other}}
 	inspect := &report.Inspect{Disk: d}
 	plan := &report.Plan{Before: &d, Changes: report.Changes{Moves: moves}}
-	for _, r := range []interface{ Benchmark(b *report.Benchmark) }{inspect, plan} {
+	for _, r := range []interface{ Benchmark(b *measured.Result) }{inspect, plan} {
 		r.Benchmark(bench)
 	}
 	require.Len(t, inspect.Measured.Partitions, 1)
@@ -217,7 +217,7 @@ func TestDataInWords(t *testing.T) {
 		containerLines(t, report.Image{Size: 8 * gib, Usage: &report.Usage{NonZero: &n, Complete: true}}))
 	sparse := report.Image{
 		Size: 8 * gib, Usage: &report.Usage{Stored: gib, Pieces: 2, Complete: true},
-		Files: []report.File{{Name: "a", Size: 8 * gib, Allocated: gib}},
+		Files: []image.FileInfo{{Name: "a", Size: 8 * gib, Allocated: gib}},
 	}
 	require.Equal(t, "  Data       1 GiB of 8 GiB stored on this disk, in 2 pieces", containerLines(t, sparse),
 		"holes of the file are not counted")

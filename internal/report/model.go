@@ -51,8 +51,8 @@ type Image struct {
 	Subformat  string            `json:"subformat,omitempty"`
 	Size       int64             `json:"size_bytes"`
 	SectorSize int64             `json:"sector_size_bytes"`
-	Files      []File            `json:"files"`
-	Chain      []Link            `json:"chain"`
+	Files      []image.FileInfo  `json:"files"`
+	Chain      []image.Link      `json:"chain"`
 	Usage      *Usage            `json:"usage,omitempty"`
 	Details    map[string]string `json:"descriptor,omitempty"`
 	Unpacked   *image.Unpacked   `json:"unpacked,omitempty"` // nil unless it is packed
@@ -61,13 +61,6 @@ type Image struct {
 
 // Unpacked describes the packed source of an image.
 type Unpacked = image.Unpacked
-
-// File is one file of an image.
-type File struct {
-	Name      string `json:"name"`
-	Size      int64  `json:"size_bytes"`
-	Allocated int64  `json:"allocated_bytes"`
-}
 
 // Table is a partition table.
 type Table struct {
@@ -87,17 +80,11 @@ type BootCode struct {
 	Hands    bool   `json:"hands_entry_over"`
 }
 
-// BootLink is a step of the boot.
-type BootLink = boot.Link
-
 // Guest is the state in which the machine was left before its disk was copied.
 type Guest struct {
-	State boot.State `json:"state"`
-	Signs []Sign     `json:"signs"`
+	State boot.State  `json:"state"`
+	Signs []boot.Sign `json:"signs"`
 }
-
-// Sign is the evidence of a state in one file or volume.
-type Sign = boot.Sign
 
 // Aligned reports for each boundary whether it divides a start.
 type Aligned struct {
@@ -162,7 +149,7 @@ type Disk struct {
 	Size       int64           `json:"size_bytes"`
 	Table      Table           `json:"table"`
 	Boot       BootCode        `json:"boot_code"`
-	Chain      []BootLink      `json:"boot_chain"`
+	Chain      []boot.Link     `json:"boot_chain"`
 	Unseen     []boot.Unseen   `json:"boot_unseen,omitempty"`
 	Guest      *Guest          `json:"guest,omitempty"` // nil if not inspected
 	Partitions []Partition     `json:"partitions"`
@@ -380,10 +367,7 @@ type Failure struct {
 func NewImage(img *image.Image) Image {
 	out := Image{
 		Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(),
-		SectorSize: img.Disk.SectorSize(), Chain: orEmpty(img.Chain), Unpacked: img.Unpacked,
-	}
-	for _, f := range img.Files() {
-		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})
+		SectorSize: img.Disk.SectorSize(), Files: img.Files(), Chain: orEmpty(img.Chain), Unpacked: img.Unpacked,
 	}
 	for _, d := range img.Details {
 		out.Details, out.order = named(out.Details, d.Name, d.Value), append(out.order, d.Name)

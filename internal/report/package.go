@@ -68,9 +68,6 @@ func newPackageDisk(d ova.Disk) PackageDisk {
 // PackageFindings returns findings about a package as a whole.
 func PackageFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("package", issues) }
 
-// destFindings returns findings about the place of a copy.
-func destFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("dest", issues) }
-
 func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 	out := []align.Finding{}
 	for _, i := range issues {

@@ -191,7 +191,7 @@ func (r *Align) wrote(w realign.Written, verified string) {
 	for _, s := range w.Sums {
 		r.Sums = append(r.Sums, Checksum{realign.Beside(r.Dest, []string{s.File})[0], hex.EncodeToString(s.SHA256[:])})
 	}
-	r.Findings = append(r.Findings, destFindings(w.Notes)...)
+	r.Findings = append(r.Findings, findingsOf("dest", w.Notes)...)
 }
 
 // NewReplaced reports on an exchange. kept reports whether the original is kept.

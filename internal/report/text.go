@@ -117,9 +117,6 @@ func (t *Text) Inspect(r *Inspect) {
 	}
 }
 
-// Version prints the version.
-func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
-
 // FormatName returns the name of a format in its official spelling.
 func FormatName(format string) string { return image.Title(format) }
 
@@ -482,9 +479,6 @@ func (t *Text) remedy(f align.Finding) {
 	}
 }
 
-// Link is one image of a chain.
-type Link = image.Link
-
 // Usage describes the storage of a disk in its image.
 type Usage struct {
 	Stored     int64  `json:"stored_bytes"`
@@ -530,7 +524,7 @@ func (t *Text) container(i Image) {
 // place returns the words for the place of the stored bytes: "on this disk" if a file has holes, otherwise "in the
 // container".
 func (i Image) place() string {
-	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
+	if slices.ContainsFunc(i.Files, func(f image.FileInfo) bool { return f.Allocated < f.Size }) {
 		return "on this disk"
 	}
 	return "in the container"

@@ -264,7 +264,7 @@ func (i *Image) Trim(most int) {
 		d.Partitions = worst(d.Partitions, len(upTo(&parts, d.Partitions)))
 		d.Findings, d.Chain = upTo(&findings, d.Findings), upTo(&steps, d.Chain)
 		if g := d.Guest; g != nil {
-			slices.SortStableFunc(g.Signs, func(a, b report.Sign) int { return b.State.Gravity() - a.State.Gravity() })
+			slices.SortStableFunc(g.Signs, func(a, b boot.Sign) int { return b.State.Gravity() - a.State.Gravity() })
 			g.Signs = upTo(&signs, g.Signs)
 		}
 		if f := d.Fix; f != nil {

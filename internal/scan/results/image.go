@@ -190,7 +190,7 @@ func NewDisk(size int64, boundary align.Boundary) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
 		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},
 		Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{},
-		Findings: []align.Finding{}, Chain: []report.BootLink{},
+		Findings: []align.Finding{}, Chain: []boot.Link{},
 	}}
 }
 

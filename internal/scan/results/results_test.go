@@ -134,7 +134,7 @@ func TestCopied(t *testing.T) {
 func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	i := row("old", align.Misaligned, align.DataDisk, 100, false).withPartitions("raw", 63)
 	complete := func(d *Disk) {
-		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []report.BootLink{}, []report.Move{},
+		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []boot.Link{}, []report.Move{},
 			[]align.Finding{}
 		d.Advice.Unmended = []string{}
 	}
@@ -143,8 +143,8 @@ func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	for _, bad := range []*report.Guest{
 		nil,
 		{},
-		{State: "asleep", Signs: []report.Sign{}},
-		{State: boot.Running, Signs: []report.Sign{{}}},
+		{State: "asleep", Signs: []boot.Sign{}},
+		{State: boot.Running, Signs: []boot.Sign{{}}},
 	} {
 		i.Disks[0].Guest = bad
 		require.ErrorContains(t, i.Check(), "state")

@@ -60,7 +60,7 @@ func diskOf(role align.Role, parts ...report.Partition) Disk {
 
 // guestOf is a machine whose boot disk was cloned while running, and whose data disk was closed.
 func guestOf(role align.Role) *report.Guest {
-	sign := report.Sign{
+	sign := boot.Sign{
 		State: boot.NotKnown, Partition: 1,
 		Text: "whether the volume (xfs) of partition 1 was closed",
 	}
@@ -72,7 +72,7 @@ func guestOf(role align.Role) *report.Guest {
 		sign.State, sign.Text = boot.ShutDown, "the log of the NTFS of partition 1 is clean"
 	default:
 	}
-	return &report.Guest{State: sign.State, Signs: []report.Sign{sign}}
+	return &report.Guest{State: sign.State, Signs: []boot.Sign{sign}}
 }
 
 // judged is an image with disks.
