@@ -350,10 +350,7 @@ func (c Changes) movedText(none string) string {
 func (t *Text) Verify(r *Verify) {
 	for _, d := range r.Disks {
 		if !d.Equal && len(d.Differences) == 0 {
-			t.printf("%s ", t.Paint(Yellow, "Not proved:"))
-			t.Para(2, "%s of %s differ from an aligned copy of %s. The bitmap %s is inconsistent: the image was not "+
-				"closed properly, or a program that ignores bitmaps has written it. So these bytes may be the guest's, "+
-				"or damage.", units.Format(d.Guest.Differ), Safe(d.Dest), Safe(d.Source), SafeMessage(d.Guest.Bitmap))
+			t.notProved(d)
 		} else {
 			t.verifiedDisk(d)
 		}
@@ -366,6 +363,15 @@ func (t *Text) Verify(r *Verify) {
 		t.Para(2, "%s is the package %s with these disks; its manifest and all other files are correct.", Safe(r.Dest),
 			Safe(r.Source))
 	}
+}
+
+// notProved prints that a bitmap is unknown.
+func (t *Text) notProved(r *VerifiedDisk) {
+	t.printf("%s ", t.Paint(Yellow, "Not proved:"))
+	t.Para(2, "%s of %s differ from an aligned copy of %s. The bitmap %s is lost or inconsistent: the image was not "+
+		"closed properly, or a program that ignores bitmaps has written it. So these bytes may be the guest's, or "+
+		"damage.",
+		units.Format(r.Guest.Differ), Safe(r.Dest), Safe(r.Source), SafeMessage(r.Guest.Bitmap))
 }
 
 func (t *Text) verifiedDisk(r *VerifiedDisk) {

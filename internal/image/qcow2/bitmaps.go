@@ -124,11 +124,11 @@ func (c *checker) bitmaps() error {
 	})
 }
 
-// bitmap returns the persistent dirty bitmap with a name. It returns ErrReference if there is none.
+// bitmap returns the persistent dirty bitmap with a name. It returns ErrReference if there are others only, and an
+// inconsistent one if there is none: QEMU removes all bitmaps of an image that a power cut made outdated.
 func (q *qcow) bitmap(name string) (b driver.Bitmap, err error) {
-	missing := ondisk.In(ondisk.ErrReference, "the qcow2 has no bitmap %.256q; qemu-img info lists its bitmaps", name)
 	if q.x.bitmaps == nil {
-		return b, missing
+		return b, nil
 	}
 	err = q.eachBitmap(func(e *bitmapEntry, at int64) error {
 		n := int64(binary.Size(e)) + int64(e.ExtraSize)
@@ -148,7 +148,8 @@ func (q *qcow) bitmap(name string) (b driver.Bitmap, err error) {
 	case errors.Is(err, errLastBitmap):
 		return b, nil
 	case err == nil:
-		return b, missing
+		return b, ondisk.In(ondisk.ErrReference, "the qcow2 has no bitmap %.256q; qemu-img info lists its bitmaps",
+			name)
 	}
 	return b, err
 }
