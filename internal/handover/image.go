@@ -190,11 +190,16 @@ type extent struct {
 	Data    bool  `json:"data"`
 }
 
+// unlocked returns a file without the locks of QEMU.
+func unlocked(path string) node { return node{"driver": "file", "filename": path, "locking": "off"} }
+
 // each calls visit for the extents of the overlay without its backing file. The overlay may be open elsewhere.
 func (i *image) each(ctx context.Context, visit func(extent) error) error {
-	file := node{"driver": "file", "filename": i.overlay, "locking": "off"}
-	cmd := exec.CommandContext(ctx, i.program, "map", "-U", "--output=json",
-		node{"driver": "qcow2", "backing": nil, "file": file}.String())
+	disk := node{"driver": "qcow2", "backing": nil, "file": unlocked(i.overlay)}
+	if i.data != "" {
+		disk["data-file"] = unlocked(i.data)
+	}
+	cmd := exec.CommandContext(ctx, i.program, "map", "-U", "--output=json", disk.String())
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
