@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -35,13 +37,18 @@ func imageOf(dest string) (i image, err error) {
 		return i, err
 	}
 	path, err := filepath.Abs(dest)
+	if st, failed := os.Stat(dest); failed == nil && st.Mode()&fs.ModeDevice != 0 {
+		return i, ondisk.In(ondisk.ErrUsage, "DEST %s is a device, in which the overlay of a guest cannot keep its "+
+			"data; hand over to a new .qcow2, and copy that to the device when the guest is switched off: %s", dest,
+			shell.Command("convert", nil, "NEW.qcow2", dest))
+	}
 	switch strings.ToLower(filepath.Ext(dest)) {
 	case ".qcow2":
 		i.overlay = path
 	case ".raw", ".img":
 		i.data, i.overlay = path, path+".qcow2"
 	default:
-		return i, ondisk.In(ondisk.ErrUsage, "DEST %s: must be a name in .qcow2, .raw or .img, not a device", dest)
+		return i, ondisk.In(ondisk.ErrUsage, "DEST %s: must be a name in .qcow2, .raw or .img", dest)
 	}
 	return i, err
 }
