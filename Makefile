@@ -266,7 +266,7 @@ handover: export REQUIRE_TOOLS ?= 1
 handover: export TRUEUP_TESTS = all
 handover: ## guests that work while their disks are handed over: Linux, FreeDOS, a domain of libvirt; kills at KILLS points (300)
 	@$(GO) test -list '^TestHandover' ./cmd/... | grep -x TestHandoverOfALinuxGuest
-	TRUEUP_KILLS=$(KILLS) $(GO) test -count=1 -timeout 6h -run '^TestHandover' ./cmd/...
+	TRUEUP_SHARES=all TRUEUP_KILLS=$(KILLS) $(GO) test -count=1 -timeout 6h -run '^TestHandover' ./cmd/...
 
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1

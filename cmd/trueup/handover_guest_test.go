@@ -177,6 +177,37 @@ func TestHandoverOfFreeDOS(t *testing.T) {
 	}
 }
 
+// A Linux that panics in the middle of the copy has all files that it flushed, when it is started again.
+func TestHandoverOfAPanickingGuest(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-system-x86_64")
+	d, socket := newHandedDisk(t, "a"), filepath.Join(t.TempDir(), "qmp")
+	d.start(t, "--qmp", socket, "--limit", "1M", "--progress", "json", d.source, d.dest)
+	d.says(t, "is ready")
+	setup := newHandedGuest()
+	setup.more = []string{"-qmp", "unix:" + socket + ",server=on,wait=off"}
+	setup.add(guestDisk{d.dest, "qcow2", sectorSize})
+	g := setup.boot(t)
+	g.ask(t, guestRequest{Op: "mount", Source: d.device, Target: d.mount, Type: "ext4"})
+	d.says(t, `"phase":"stream"`)
+	for n := range 3 {
+		d.write(t, g, n)
+	}
+	require.NoError(t, g.in.Encode(guestRequest{
+		Op: "run", Args: []string{"/bin/sh", "-c", "echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger"},
+	}))
+	g.wait()
+	require.Contains(t, string(disktest.ReadFile(t, g.console)), "Kernel panic")
+	require.False(t, d.streamed())
+	require.NoError(t, d.cmd.Process.Signal(syscall.SIGINT))
+	require.Contains(t, d.ends(t, 130).Error.Message, "handover --resume")
+
+	d.start(t, "--resume", d.dest)
+	d.says(t, "is ready")
+	work(t, setup.boot(t), func() {}, d)
+	d.require(t)
+}
+
 // startLibvirt starts a libvirtd with folders of its own, and returns its address.
 func startLibvirt(t *testing.T) (uri string) {
 	t.Helper()
@@ -260,15 +291,19 @@ func defineGuest(t *testing.T, disk string) (uri string, start func() *linuxGues
 	}
 }
 
-// libvirt runs the guest, as another user than trueup, and copies the disk.
+// libvirt runs the guest, as another user than trueup, and copies the disk at the speed of --limit.
 func TestHandoverOfALibvirtGuest(t *testing.T) {
 	t.Parallel()
 	d := newHandedDisk(t, "a")
 	uri, start := defineGuest(t, "<driver name='qemu' type='qcow2' error_policy='stop' rerror_policy='stop'/>"+
 		"<source file='"+d.dest+"'/>")
 	d.env = []string{"LIBVIRT_DEFAULT_URI=" + uri}
-	d.start(t, d.source, d.dest, "--domain", "guest", "--limit", "4M")
+	d.start(t, d.source, d.dest, "--domain", "guest", "--limit", "4M", "--progress", "json")
 	d.says(t, "is ready")
-	work(t, start(), func() {}, d)
+	g := start()
+	d.says(t, `"phase":"stream"`)
+	require.Contains(t, disktest.Run(t, "virsh", "-c", uri, "blockjob", "guest", "vda", "--raw", "--bytes"),
+		"bandwidth=4194304\n")
+	work(t, g, func() {}, d)
 	d.require(t)
 }

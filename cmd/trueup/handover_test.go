@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/trial"
 )
 
@@ -26,6 +28,7 @@ import (
 type handover struct {
 	source, dest   string
 	env            []string
+	front          []string // a program that starts trueup
 	cmd            *exec.Cmd
 	stdout, stderr lockedBuffer
 	done           chan struct{}
@@ -48,7 +51,8 @@ func handingOverTo(t *testing.T, dest string, args ...string) *handover {
 func (h *handover) start(t *testing.T, args ...string) {
 	t.Helper()
 	h.stdout, h.stderr, h.done = lockedBuffer{}, lockedBuffer{}, make(chan struct{})
-	h.cmd = exec.Command(builtPath, append([]string{"handover", "--json"}, args...)...)
+	args = slices.Concat(h.front, []string{builtPath, "handover", "--json"}, args)
+	h.cmd = exec.Command(args[0], args[1:]...)
 	h.cmd.Stdout, h.cmd.Stderr, h.cmd.Env = &h.stdout, &h.stderr, append(os.Environ(), h.env...)
 	require.NoError(t, h.cmd.Start())
 	done := h.done
@@ -100,6 +104,7 @@ type handoverResult struct {
 		Written    int64 `json:"written_bytes"`
 		Differing  int64 `json:"differing_bytes"`
 	}
+	Downtime    float64 `json:"downtime_seconds"`
 	Differences []struct {
 		Off int64 `json:"offset_bytes"`
 	}
@@ -231,11 +236,36 @@ func TestHandoverRuns(t *testing.T) {
 	require.Equal(t, "full", h.ends(t, 0).Proof)
 }
 
-// After a kill at any step, the handover goes on with all that the guest wrote.
+// slowImager is a qemu-img that makes no overlay before the file "go" is there.
+const slowImager = `#!/bin/sh
+PATH=${PATH#*:}
+if [ "$1" = create ]; then
+	: >"$0.begun"
+	until [ -e "$0.go" ]; do sleep 0.01; done
+fi
+exec qemu-img "$@"
+`
+
+// After a kill at any step, the handover goes on with all that the guest wrote. The downtime is that of the first run,
+// from its begin until the overlay was there.
 func TestHandoverGoesOn(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "qmp")
-	h := handingOver(t)
+	dir := t.TempDir()
+	socket, imager := filepath.Join(dir, "qmp"), filepath.Join(dir, "qemu-img")
+	require.NoError(t, os.WriteFile(imager, []byte(slowImager), 0o755))
+	h := &handover{source: sampleDisk(t), dest: filepath.Join(t.TempDir(), "new.qcow2")}
+	h.env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+	began := time.Now()
+	h.start(t, h.source, h.dest)
+	disktest.WaitFor(t, "qemu-img create", func() bool {
+		_, err := os.Stat(imager + ".begun")
+		return err == nil
+	})
+	least := time.Now().Add(200 * time.Millisecond)
+	disktest.WaitFor(t, "a step of the clock", func() bool { return time.Now().After(least) })
+	require.NoError(t, os.WriteFile(imager+".go", nil, 0o600))
+	h.says(t, "is ready")
+	most := time.Since(began).Seconds()
 	m := startMachine(t, h.dest, socket)
 	m.io(guestWrites)
 	kill := func() {
@@ -261,7 +291,63 @@ func TestHandoverGoesOn(t *testing.T) {
 	var r2 handoverResult
 	require.NoError(t, json.Unmarshal([]byte(trueup(t, "handover", "--json", "--resume", h.dest).stdout), &r2))
 	require.Equal(t, "full", r2.Proof)
+	require.Greater(t, r2.Downtime, 0.19)
+	require.Less(t, r2.Downtime, most+0.01, "rounded")
 	h.requireGuestDisk(t)
+}
+
+// watchedStream is the bar in the middle of a stream.
+var watchedStream = regexp.MustCompile(`stream [0-9.]+ of [0-9.]+ MiB \[=*>-+\] [0-9.]+ [KM]iB/s [0-9:]+ left`)
+
+// The limit is QEMU's speed, and on a terminal a bar has bytes, rate and time left.
+func TestHandoverIsWatched(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "qmp")
+	h := &handover{source: sampleDisk(t), dest: filepath.Join(t.TempDir(), "new.qcow2")}
+	disktest.Tool(t, "script")
+	h.front = []string{"sh", "-c", `exec 3>&1; exec script -qefc "stty cols 120; exec $* >&3" /dev/null >&2`, "sh"}
+	h.start(t, h.source, h.dest, "--qmp", socket, "--limit", "64K")
+	h.says(t, "is ready")
+	m := startMachine(t, h.dest, socket)
+	m.io(guestWrites)
+	disktest.WaitFor(t, "the bar", func() bool { return watchedStream.MatchString(h.stderr.String()) })
+	var jobs []struct {
+		Device string
+		Speed  int64
+	}
+	require.NoError(t, m.q.Call(t.Context(), "query-block-jobs", nil, &jobs))
+	require.Len(t, jobs, 1)
+	require.Equal(t, int64(64<<10), jobs[0].Speed)
+	unlimited := map[string]any{"device": jobs[0].Device, "speed": 0}
+	require.NoError(t, m.q.Call(t.Context(), "block-job-set-speed", unlimited, nil))
+	h.says(t, "has all bytes")
+	m.quit()
+	require.Equal(t, "full", h.ends(t, 0).Proof)
+	require.True(t, strings.HasSuffix(h.stderr.String(), "\r\x1b[J"), "no bar is left")
+	h.requireGuestDisk(t)
+}
+
+// requireProgress requires that lines of JSON among others fit their schema and count up to the end of a stream.
+func requireProgress(t *testing.T, lines string) {
+	t.Helper()
+	var before, now struct {
+		Done  int64 `json:"done_bytes"`
+		Total int64 `json:"total_bytes"`
+		Rate  int64 `json:"bytes_per_second"`
+	}
+	for line := range strings.Lines(lines) {
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		validate(t, line)
+		before = now
+		require.NoError(t, json.Unmarshal([]byte(line), &now))
+		require.Contains(t, line, `"command":"handover","phase":"stream"`)
+		require.GreaterOrEqual(t, now.Done, before.Done)
+	}
+	require.Positive(t, now.Rate)
+	require.Positive(t, now.Done)
+	require.Equal(t, now.Total, now.Done)
 }
 
 // Writes of a QEMU that was killed are not known: the proof is partial and says so, and SOURCE stays until --force.
@@ -278,7 +364,7 @@ func TestHandoverOfAKilledGuest(t *testing.T) {
 	require.Equal(t, "partial", r.Proof)
 	require.False(t, r.Guest.Consistent)
 	require.Equal(t, int64(96<<10), r.Guest.Differing)
-	require.Regexp(t, `"event":"progress","command":"handover","phase":"[a-z]+","done_bytes":[1-9]`, h.stderr.String())
+	requireProgress(t, h.stderr.String())
 	h.requireGuestDisk(t)
 	require.Equal(t, 4, trueup(t, "finish", h.dest).code)
 	require.FileExists(t, h.source)
@@ -330,10 +416,13 @@ func TestHandoverFindsAByte(t *testing.T) {
 // An interrupt removes a disk that no guest has used, and no other one.
 func TestInterruptedHandover(t *testing.T) {
 	t.Parallel()
-	h := handingOver(t)
-	require.NoError(t, h.cmd.Process.Signal(syscall.SIGINT))
-	require.Contains(t, h.ends(t, 130).Error.Message, "no file is left")
-	require.Empty(t, disktest.Names(t, filepath.Dir(h.dest)))
+	var h *handover
+	for _, dest := range []string{"new.raw", "new.qcow2"} {
+		h = handingOverTo(t, dest)
+		require.NoError(t, h.cmd.Process.Signal(syscall.SIGINT))
+		require.Contains(t, h.ends(t, 130).Error.Message, "no file is left")
+		require.Empty(t, disktest.Names(t, filepath.Dir(h.dest)))
+	}
 
 	h.start(t, h.source, h.dest)
 	h.says(t, "is ready")
@@ -361,6 +450,115 @@ func TestHandoverOfAChangedSource(t *testing.T) {
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.stderr, "cannot be completed without the SOURCE as it was")
 	require.Zero(t, trueup(t, "handover", "--undo", h.dest).code)
+}
+
+// copyingGuest stands for a QEMU that copies the rest and ends. writingGuest flushes a write before, and waits for the
+// file "go".
+const (
+	copyingGuest = `qemu-io -C -f qcow2 -c "read 0 8M" "$1" && qemu-img rebase -q -u -f qcow2 -b '' "$1"`
+	writingGuest = `
+qemu-io -f qcow2 -c "` + guestWrites + `" -c flush "$1" && : >"$2/flushed"
+until [ -e "$2/go" ]; do sleep 0.01; done
+` + copyingGuest
+)
+
+// TestHandoverAndPower tries the states of the files that a power cut of the host can leave, from the first write of
+// trueup to the end of finish: SOURCE is untouched, or the handover goes on with all that the guest flushed.
+func TestHandoverAndPower(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"new.qcow2", "new.raw"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, behind, p := t.TempDir(), t.TempDir(), &oddfs.Power{Suffix: ".trueup"}
+			disk := disktest.ReadFile(t, sampleDisk(t))
+			for _, folder := range []string{"old", "new"} {
+				require.NoError(t, os.Mkdir(filepath.Join(behind, folder), 0o755))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(behind, "old/xp.vmdk"), disk, 0o600))
+			before, err := os.Stat(filepath.Join(behind, "old/xp.vmdk"))
+			require.NoError(t, err)
+			var mounted string
+			h := &handover{}
+			t.Run("run", func(t *testing.T) {
+				mounted = oddfs.Mount(t, behind, oddfs.Manners{Power: p})
+				h.source, h.dest = filepath.Join(mounted, "old/xp.vmdk"), filepath.Join(mounted, "new", name)
+				h.start(t, h.source, h.dest, "--socket", filepath.Join(dir, "nbd"), "--run", "--", "sh",
+					hostFile(t, writingGuest), "{}", dir)
+				disktest.WaitFor(t, "writes of the guest", func() bool {
+					_, err := os.Stat(filepath.Join(dir, "flushed"))
+					return err == nil
+				})
+				p.Mark()
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
+				require.Equal(t, "full", h.ends(t, 0).Proof)
+				require.Zero(t, trueup(t, "finish", h.dest).code)
+			})
+			aligned, written := filepath.Join(dir, "aligned.raw"), filepath.Join(dir, "written.raw")
+			require.Zero(t, trueup(t, "align", "--to", "raw", sampleDisk(t), aligned).code)
+			disktest.Run(t, "cp", aligned, written)
+			disktest.Run(t, "qemu-io", "-f", "raw", "-c", guestWrites, written)
+			guest := hostFile(t, copyingGuest)
+			cuts := p.Cuts()
+			t.Log(len(cuts), "states")
+			for i, c := range cuts {
+				if !disktest.Share(name + strconv.Itoa(i)) {
+					continue
+				}
+				t.Run(strconv.Itoa(i), func(t *testing.T) {
+					require.NoError(t, os.RemoveAll(mounted))
+					t.Cleanup(func() { _ = os.RemoveAll(mounted) })
+					for path, b := range c.Files {
+						path = filepath.Join(mounted, path)
+						require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+						require.NoError(t, os.WriteFile(path, b, 0o600))
+						require.NoError(t, os.Chtimes(path, before.ModTime(), before.ModTime()))
+					}
+					require.NoError(t, os.MkdirAll(filepath.Dir(h.dest), 0o755))
+					h.recover(t, guest)
+					if c.Marks == 0 && exec.Command("qemu-img", "compare", aligned, h.dest).Run() == nil {
+						return
+					}
+					if _, err := os.Stat(h.source); err == nil && filepath.Ext(name) == ".raw" {
+						// QEMU flushes the overlay before the data: copied bytes can be lost, and the proof shows it.
+						require.Equal(t, disk, disktest.ReadFile(t, h.source))
+						read := strings.Replace(guestWrites, "write", "read", 1)
+						disktest.Run(t, "qemu-io", "-f", "raw", "-c", read, h.dest)
+						return
+					}
+					disktest.Run(t, "qemu-img", "compare", written, h.dest)
+				})
+			}
+		})
+	}
+}
+
+// recover goes on with a handover after a power cut. If no guest could start, it undoes the handover and begins it
+// again. It finishes a handover with a full proof; after another one SOURCE must be kept.
+func (h *handover) recover(t *testing.T, guest string) {
+	t.Helper()
+	run := []string{"--run", "--", "sh", guest, "{}"}
+	resumed := trueup(t, append([]string{"handover", "--resume", h.dest}, run...)...)
+	finished := trueup(t, "finish", h.dest)
+	_, gone := os.Stat(h.source)
+	switch {
+	case strings.Contains(finished.stderr, "may be removed in part"):
+		finished = trueup(t, "finish", "--force", h.dest)
+	case strings.Contains(finished.stderr, "not every byte is proved"), resumed.code == 5:
+		return // SOURCE stays
+	case resumed.code != 0 && finished.code != 0 && gone == nil:
+		undone := trueup(t, "handover", "--undo", h.dest)
+		_ = trueup(t, "undo", h.dest) // a journal that was not complete
+		again := trueup(t, append([]string{"handover", h.source, h.dest}, run...)...)
+		require.Zero(t, again.code, "%s%s%s", resumed.stderr, undone.stderr, again.stderr)
+		finished = trueup(t, "finish", h.dest)
+	case gone != nil:
+		finished.code = 0 // it was finished
+	}
+	require.Zero(t, finished.code, resumed.stderr+finished.stderr)
+	require.NoFileExists(t, h.source)
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(h.dest), "../*/*.trueup"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // writtenDisk is the disk as its guest may find it: per sector the bytes of the last flush, and writes since then.

@@ -34,6 +34,7 @@ var clockAllowed = map[string]string{
 	"cmd/trueup/bench_test.go --runtime":     "the length of a measurement of which no number is judged",
 	"cmd/trueup/trial_test.go --seconds":     "processor time of an emulated guest, on the clock ten times as much",
 	"cmd/trueup/handover_test.go time.Sleep": "a pause between two faults",
+	"cmd/trueup/handover_test.go time.Since": "two bounds of a time that the program measured meanwhile",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
 	"fleet/fleetcmd/chaos_test.go context.WithTimeout":     "a list that is asked for again",

@@ -241,7 +241,7 @@ func TestCopyLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<50)
 		c := copyCounts{
-			Phase: rapid.SampledFrom([]string{"copy", "flush", "prove", "digest"}).Draw(t, "phase"),
+			Phase: rapid.SampledFrom([]string{"copy", "flush", "prove", "digest", "stream"}).Draw(t, "phase"),
 			Done:  n.Draw(t, "done"),
 		}
 		c.Total = c.Done + n.Draw(t, "more")

@@ -121,8 +121,13 @@ func (f *file) Flush(ctx context.Context) syscall.Errno {
 	return f.LoopbackFile.Flush(ctx)
 }
 
-// Fsync has no effect: the underlying file must survive programs, not a loss of power.
-func (f *file) Fsync(context.Context, uint32) syscall.Errno { return f.s.begin("fsync", "") }
+// Fsync flushes for the record of power cuts only: the underlying file must survive programs, not a loss of power.
+func (f *file) Fsync(context.Context, uint32) syscall.Errno {
+	if errno := f.s.begin("fsync", ""); errno != 0 {
+		return errno
+	}
+	return f.s.Power.flush(f)
+}
 
 // Setlk takes or releases a lock.
 func (f *file) Setlk(_ context.Context, _ uint64, lk *fuse.FileLock, flags uint32) syscall.Errno {

@@ -21,6 +21,9 @@ import (
 func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	t.Helper()
 	s := &server{Manners: m, calls: map[string]int{}, opens: map[uint64]int{}, named: map[uint64]bool{}}
+	if err := m.Power.begin(behind); err != nil {
+		t.Fatal(err)
+	}
 	root := &fs.LoopbackRoot{Path: behind}
 	root.RootNode = s.node(root)
 	mounted = t.TempDir()
@@ -112,6 +115,7 @@ func (s *server) begin(op, name string) syscall.Errno {
 			return errno
 		}
 	}
+	s.Power.before(op)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls[op]++

@@ -130,6 +130,9 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 		return nil, nil, 0, fs.ToErrno(err)
 	}
 	own, errno := newFile(f, n.s)
+	if errno == 0 {
+		n.s.Power.created(own.ino)
+	}
 	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
@@ -218,14 +221,15 @@ func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, 
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	return &folder{FileHandle: h, s: n.s}, f, 0
+	return &folder{FileHandle: h, s: n.s, path: n.behind()}, f, 0
 }
 
 // folder is an open folder.
 type folder struct {
 	fs.FileHandle
 	s    *server
-	read bool // at least in part
+	path string // in the underlying file system
+	read bool   // at least in part
 }
 
 // Readdirent reads a name. The list of names is one operation.
@@ -244,5 +248,11 @@ func (f *folder) Releasedir(ctx context.Context, flags uint32) {
 	f.FileHandle.(fs.FileReleasedirer).Releasedir(ctx, flags)
 }
 
-// Fsyncdir has nothing to do: see Fsync of a file.
-func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno { return f.s.begin("fsyncdir", "") }
+// Fsyncdir flushes for the record of power cuts only.
+func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno {
+	if errno := f.s.begin("fsyncdir", ""); errno != 0 {
+		return errno
+	}
+	f.s.Power.flushFolder(f.path)
+	return 0
+}

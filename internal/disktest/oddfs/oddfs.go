@@ -46,6 +46,8 @@ type Manners struct {
 	Wrote func(inode uint64, pid int)
 	// Journal records the operations; may be nil.
 	Journal *Journal
+	// Power records what power cuts would leave; may be nil.
+	Power *Power
 }
 
 // Failing makes operations fail, in turn with their errors.
