@@ -94,7 +94,9 @@ func (i *image) create(ctx context.Context, socket string, size int64) (err erro
 	defer func() {
 		if err != nil {
 			for _, path := range made {
-				err = errors.Join(err, os.Remove(path))
+				if failed := os.Remove(path); !errors.Is(failed, fs.ErrNotExist) { // qemu-img can have removed it
+					err = errors.Join(err, failed)
+				}
 			}
 			err = ondisk.In(ondisk.ErrOutput, "DEST: %w", err)
 		}
