@@ -55,7 +55,7 @@ func newScan(c *Base) *cobra.Command {
 		},
 	}
 	f.Isolation, f.jobs = scan.Isolations[len(scan.Isolations)-1], min(runtime.NumCPU(), MaxJobs)
-	f.formatFlags.add(cmd, f.Base)
+	f.add(cmd, f.Base)
 	addFlags(cmd,
 		"storage", &f.storage, "boundary", &f.boundary, "include", &f.Include, "exclude", &f.Exclude,
 		"files-from", &f.FilesFrom, "shard", &f.Shard, "label", &f.Label, "isolation", &f.Isolation,
