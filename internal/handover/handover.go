@@ -276,15 +276,30 @@ func (h *Handover) begin() (err error) {
 	if h.held, err = h.journal(h.Dest, journal.Handover); err != nil {
 		return err
 	}
-	if f := h.plan.Files[0]; f.Name == "" && f.Modified != 0 {
+	f := h.plan.Files[0]
+	if f.Modified == 0 { // a block device has no journal beside it
+		return nil
+	}
+	own := filepath.Base(h.Dest)
+	if f.Name == "" {
+		own = filepath.Base(f.Path)
 		claim, err := h.journal(f.Path, journal.HandedOver)
-		if err == nil {
-			return claim.Close()
+		if errors.Is(err, ondisk.ErrOutput) {
+			h.Say(fmt.Sprintf("warning: other commands of trueup may change SOURCE meanwhile: %v", err))
+			return nil
 		}
-		if !errors.Is(err, ondisk.ErrOutput) {
+		if err = errors.Join(err, claim.Close()); err != nil {
 			return errors.Join(err, h.held.Remove())
 		}
-		h.Say(fmt.Sprintf("warning: other commands of trueup may change SOURCE meanwhile: %v", err))
+	}
+	// Of two runs at once, each writes its journals first: at least one finds those of the other.
+	d, err := gate.OpenFolder(filepath.Dir(f.Path))
+	if err == nil {
+		err = journal.OnlyOwn(d, own, filepath.Base(f.Path), f.Path, "SOURCE cannot be handed over")
+		_ = d.Close() // only read
+	}
+	if err != nil {
+		return errors.Join(err, h.plan.Release(h.held.Plan()), h.held.Remove())
 	}
 	return nil
 }

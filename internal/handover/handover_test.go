@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/report"
 )
 
 func TestMain(m *testing.M) { disktest.LeakTestMain(m) }
@@ -34,6 +36,40 @@ func TestJournalOfOtherWork(t *testing.T) {
 	_, _, err = h.Undo(t.Context(), false)
 	require.ErrorContains(t, err, "exchange")
 	require.Equal(t, before, disktest.OpenFiles(t))
+}
+
+// TestTwoHandoversAtOnce begins a second handover of a disk that was planned before the first one had its journals. The
+// second is refused, and leaves no journal.
+func TestTwoHandoversAtOnce(t *testing.T) {
+	for first := range 2 {
+		for second := range 2 {
+			dir := t.TempDir()
+			source := filepath.Join(dir, "source.img")
+			require.NoError(t, os.WriteFile(source, make([]byte, 512), 0o600))
+			require.NoError(t, os.Mkdir(filepath.Join(dir, "other"), 0o700))
+			var runs []*Handover
+			for n, elsewhere := range []int{first, second} {
+				h := &Handover{Dest: filepath.Join(dir, []string{"", "other"}[elsewhere], fmt.Sprintf("%d.qcow2", n))}
+				h.image.overlay, h.plan.Source = h.Dest, source
+				var served report.Serve
+				err := json.Unmarshal(fmt.Appendf(nil, `{"image": {"files": [{"name": %q}]}}`, source), &served)
+				require.NoError(t, err)
+				h.plan.Handed, err = h.handed(&served)
+				require.NoError(t, err)
+				runs = append(runs, h)
+			}
+			require.NoError(t, runs[0].begin())
+			names := func() []string {
+				return append(disktest.Names(t, dir), disktest.Names(t, filepath.Join(dir, "other"))...)
+			}
+			before := names()
+			err := runs[1].begin()
+			require.Error(t, err, "%d, %d", first, second)
+			require.NoError(t, runs[1].held.Close())
+			require.Equal(t, before, names(), "%d, %d: %v", first, second, err)
+			require.NoError(t, runs[0].held.Close())
+		}
+	}
 }
 
 // An event behind the last answer does not keep the reader of the monitor.

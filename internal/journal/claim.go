@@ -34,12 +34,15 @@ func (c *Claim) Text() string {
 
 // MayWrite refuses a file with unfinished work, and a file that the unfinished work of another disk in the folder
 // needs. who begins the message; path is its path as the user wrote it.
-func MayWrite(d *gate.Folder, base, path, who string) error {
+func MayWrite(d *gate.Folder, base, path, who string) error { return OnlyOwn(d, "", base, path, who) }
+
+// OnlyOwn is MayWrite, but leaves out the journal of the disk own in the folder, which is one of this run.
+func OnlyOwn(d *gate.Folder, own, base, path, who string) error {
 	w, err := Beside(d, base)
 	if err != nil {
 		return err
 	}
-	if w.Open() {
+	if base != own && w.Open() {
 		w.Path = path
 		r := &ondisk.Refusal{Code: "unfinished", Reason: who + ": " + w.Text, Remedy: w.advice()}
 		if w.AtWork() {
@@ -47,7 +50,7 @@ func MayWrite(d *gate.Folder, base, path, who string) error {
 		}
 		return r
 	}
-	c, err := Claiming(d, base)
+	c, err := claiming(d, own, base)
 	if c == nil {
 		return err
 	}
@@ -91,7 +94,9 @@ type claims struct {
 // Claiming returns the unfinished work of another disk in the folder that needs one of the named files, or nil. A file
 // matches by name, or by inode if it was renamed and not written since. A journal that cannot be read claims nothing;
 // it is an error of its own disk.
-func Claiming(d *gate.Folder, names ...string) (*Claim, error) {
+func Claiming(d *gate.Folder, names ...string) (*Claim, error) { return claiming(d, "", names...) }
+
+func claiming(d *gate.Folder, own string, names ...string) (*Claim, error) {
 	journals, err := d.Names(func(n string) bool { return strings.HasSuffix(n, Suffix) && n != Suffix })
 	if err != nil {
 		return nil, err
@@ -106,6 +111,9 @@ func Claiming(d *gate.Folder, names ...string) (*Claim, error) {
 	}
 	for _, j := range journals {
 		disk := strings.TrimSuffix(j, Suffix)
+		if disk == own {
+			continue
+		}
 		if c := claimOf(d, disk, files); c != nil {
 			return c, nil
 		}
