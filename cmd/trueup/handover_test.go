@@ -246,7 +246,7 @@ fi
 exec qemu-img "$@"
 `
 
-// After a kill at any step, the handover goes on with all that the guest wrote. The downtime is that of the first run,
+// After a kill at any step, the handover goes on with all writes of the guest. The downtime is that of the first run,
 // from its begin until the overlay was there.
 func TestHandoverGoesOn(t *testing.T) {
 	t.Parallel()

@@ -79,8 +79,8 @@ func newBoot(c *Base) *cobra.Command {
 	t.Seconds, t.Settle = int(trial.DefaultLimit.Seconds()), int(trial.DefaultSettle.Seconds())
 	addFlags(cmd,
 		"offset", realign.Offset(&f.Offset), "qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel,
-		"memory", &m.Memory, "seconds", &t.Seconds, "settle", &t.Settle, "progress", &f.progress, "require-sandbox",
-		&f.RequireSandbox, "pictures", &f.pictures, "as-is", &t.AsIs,
+		"memory", &m.Memory, "seconds", &t.Seconds, "settle", &t.Settle, "progress", &f.progress,
+		"require-sandbox", &f.RequireSandbox, "pictures", &f.pictures, "as-is", &t.AsIs,
 	)
 	return cmd
 }

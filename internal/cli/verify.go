@@ -28,9 +28,9 @@ func newVerify(c *Base) *cobra.Command {
 	cmd := newCommand("verify SOURCE DEST", "Prove that DEST is SOURCE, aligned", f.run)
 	f.Add(cmd)
 	addFlags(cmd,
-		"offset", realign.Offset(&f.Offset), "dest-offset", realign.Offset(&f.destOffset), "to-sector-size",
-		realign.SectorSize(&f.Sectors), "require-sandbox", &f.RequireSandbox, "spool", &f.unpacking.Spool,
-		"except-bitmap", &f.bitmap, "jobs", &f.jobs, "progress", &f.progress,
+		"offset", realign.Offset(&f.Offset), "dest-offset", realign.Offset(&f.destOffset),
+		"to-sector-size", realign.SectorSize(&f.Sectors), "require-sandbox", &f.RequireSandbox,
+		"spool", &f.unpacking.Spool, "except-bitmap", &f.bitmap, "jobs", &f.jobs, "progress", &f.progress,
 	)
 	return cmd
 }

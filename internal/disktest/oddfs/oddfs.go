@@ -46,7 +46,7 @@ type Manners struct {
 	Wrote func(inode uint64, pid int)
 	// Journal records the operations; may be nil.
 	Journal *Journal
-	// Power records what power cuts would leave; may be nil.
+	// Power records the files after each possible power cut; may be nil.
 	Power *Power
 }
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Power records what a power cut would leave before each change. A file has the bytes of its last flush. A name that
+// Power records the files after a power cut before each change. A file has the bytes of its last flush. A name that
 // changed since the last flush of its folder is as before, or as it is now; chosen in turn: all names, those with a
 // suffix, and the others.
 type Power struct {

@@ -106,32 +106,34 @@ func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	return dir
 }
 
-// A failing close is reported.
-func TestCloseThatFails(t *testing.T) {
+// onePart returns the parts of a copy with one new file, x.
+func onePart(t *testing.T) (*Parts, *partialFile) {
+	t.Helper()
 	path := t.TempDir()
 	dir, err := gate.OpenFolder(path)
 	require.NoError(t, err)
-	o := Parts{dir: dir, path: path + "/x", base: "x", mode: 0o600}
+	o := &Parts{dir: dir, path: path + "/x", base: "x", mode: 0o600}
 	p, err := o.newPart("x")
 	require.NoError(t, err)
+	return o, p
+}
+
+// A failing close is reported.
+func TestCloseThatFails(t *testing.T) {
+	o, p := onePart(t)
 	require.NoError(t, p.File.Close())
 	require.ErrorIs(t, o.Discard(), os.ErrClosed)
-	require.False(t, dir.Exists(".x.partial"))
+	require.NoFileExists(t, filepath.Join(filepath.Dir(o.path), ".x.partial"))
 }
 
 // A child process that was just started has a copy of each descriptor for a moment. A published file has no lock then.
 func TestPublishedFilesAreUnlocked(t *testing.T) {
-	path := t.TempDir()
-	dir, err := gate.OpenFolder(path)
-	require.NoError(t, err)
-	o := Parts{dir: dir, path: path + "/x", base: "x", mode: 0o600}
-	p, err := o.newPart("x")
-	require.NoError(t, err)
+	o, p := onePart(t)
 	child, err := unix.Dup(int(p.Fd()))
 	require.NoError(t, err)
 	defer unix.Close(child)
 	require.NoError(t, o.Publish())
-	f, err := os.OpenFile(path+"/x", os.O_RDWR, 0)
+	f, err := os.OpenFile(o.path, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, sys.FromOS(f).Lock(sys.Exclusive))
