@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -259,11 +258,13 @@ func dataUsed() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	kib, ok := statusNumber(status, "VmData")
-	if !ok {
-		return 0, errors.New("/proc/self/status has no VmData")
+	for l := range bytes.Lines(status) {
+		var kib int64
+		if n, _ := fmt.Sscanf(string(l), "VmData: %d", &kib); n == 1 {
+			return kib << 10, nil
+		}
 	}
-	return kib << 10, nil
+	return 0, errors.New("/proc/self/status has no VmData")
 }
 
 // renewCPU limits the CPU time of the process from now on to most, rounded up to whole seconds, the unit of the kernel.
@@ -318,36 +319,11 @@ func watchCPU() {
 	}()
 }
 
-// statusNumber finds a number in a /proc/PID/status.
-func statusNumber(status []byte, name string) (int64, bool) {
-	for l := range bytes.Lines(status) {
-		value, found := strings.CutPrefix(string(l), name+":")
-		if !found {
-			continue
-		}
-		fields := strings.Fields(value)
-		if len(fields) == 0 {
-			return 0, false
-		}
-		n, err := strconv.ParseInt(fields[0], 10, 64)
-		return n, err == nil
-	}
-	return 0, false
-}
-
 // stdio is the number of descriptors of a worker: its pipes.
 const stdio = 3
 
 // keepDescriptors makes all open files of this process close-on-exec, including inherited ones.
 func keepDescriptors() error {
-	if unix.CloseRange(stdio, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) == nil {
-		return nil
-	}
-	return keepEach() // before Linux 5.11
-}
-
-// keepEach is like keepDescriptors, with a call for each descriptor.
-func keepEach() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
 		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= stdio {

@@ -37,7 +37,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -133,24 +132,11 @@ type Access struct {
 type Options struct {
 	Args  []string // arguments that make the program call Serve
 	Level Level    // Process or Sandbox
-	// Roots lists the paths that a Sandbox may read: a folder with all below it, or a single file, with the names in
-	// its folder. Missing paths are ignored.
+	// Roots lists the absolute paths that a Sandbox may read: a folder with all below it, or a single file, with the
+	// names in its folder. Missing paths are ignored.
 	Roots  []string
 	Limits Limits
 	Hello  []byte // for the worker's start function
-}
-
-func (o *Options) check() error {
-	if o.Level != Process && o.Level != Sandbox {
-		return fmt.Errorf("isolation %q has no worker: want %s or %s", o.Level, Process, Sandbox)
-	}
-	for _, root := range o.Roots {
-		if !filepath.IsAbs(root) {
-			return fmt.Errorf("worker root %q is relative, and a worker has another working folder: want an "+
-				"absolute path", root)
-		}
-	}
-	return nil
 }
 
 // Handle answers one request. A panic kills the worker, since its state is no longer reliable.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,7 +62,7 @@ type ready struct {
 // Start runs this program again as a worker. It returns after the worker has restricted itself and its start function
 // has succeeded. The context is for the start only.
 func Start(ctx context.Context, o Options) (*Worker, error) {
-	if err := cmp.Or(o.check(), ctx.Err()); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	w, err := spawn(o)
@@ -346,22 +347,19 @@ func outOfMemory(l string) bool {
 	return false
 }
 
-// lastWords returns the line that names the fault, else the first line, else the exit status of the process.
+// lastWords returns the line that names the fault, else the exit status of the process and the first line.
 func lastWords(exit error, lines []string) string {
+	fault := func(l string) bool { return strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ") }
+	if n := slices.IndexFunc(lines, fault); n >= 0 {
+		return line(lines[n])
+	}
 	first := ""
 	for _, l := range lines {
-		if strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ") {
-			return line(l)
-		}
-		if first == "" {
-			first = line(l)
-		}
+		first = cmp.Or(first, line(l))
 	}
 	switch {
-	case exit == nil && first == "":
-		return "ended without an answer"
 	case exit == nil:
-		return first
+		return cmp.Or(first, "ended without an answer")
 	case first == "":
 		return exit.Error()
 	}
