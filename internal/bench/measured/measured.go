@@ -252,22 +252,14 @@ func Typical(all []Gain) (out []Gain) {
 
 // Text describes the gain: "random writes of 8 KiB 2.1 times as many".
 func (g *Gain) Text() string {
-	what := fmt.Sprintf("%s %ss of %s", g.Access, g.Op, units.Format(g.Size))
-	if !g.Measured.Distinct {
-		what += ":"
-	}
-	return what + " " + g.Times()
-}
-
-// Times describes the ratio of I/Os in words.
-func (g *Gain) Times() string {
+	load := fmt.Sprintf("%s %ss of %s", g.Access, g.Op, units.Format(g.Size))
 	switch {
 	case !g.Measured.Distinct:
-		return "no difference that can be told apart from noise"
+		return load + ": no difference that can be told apart from noise"
 	case g.Measured.Median < 1:
-		return fmt.Sprintf("%.2f times as many, which is fewer", g.Measured.Median)
+		return fmt.Sprintf("%s %.2f times as many, which is fewer", load, g.Measured.Median)
 	}
-	return fmt.Sprintf("%.1f times as many", g.Measured.Median)
+	return fmt.Sprintf("%s %.1f times as many", load, g.Measured.Median)
 }
 
 // Say describes the gains of one partition in a sentence. It returns an empty string without typical gains.
