@@ -46,7 +46,7 @@ func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
 		rows = append(rows, i)
 		return nil
-	}}, NewPool(1, func(context.Context) (Worker, error) { return l, nil }))
+	}}, newPool(1, 1, nil, func(context.Context) (Worker, error) { return l, nil }))
 	require.NoError(t, err)
 	for _, i := range rows {
 		require.Equal(t, path, i.Path, "where an image is only the parent says")
@@ -194,7 +194,7 @@ func TestADoubtThatCameToNothing(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "firmware.bin"), make([]byte, 512), 0o600))
 	task := &Task{Paths: []string{dir}, Row: func(i *results.Image) error { return errors.New("a row: " + i.Path) }}
-	sum, err := searched(t.Context(), task, NewPool(1, func(context.Context) (Worker, error) {
+	sum, err := searched(t.Context(), task, newPool(1, 1, nil, func(context.Context) (Worker, error) {
 		return liar{`{"identity":{"kind":"` + string(image.Bare) + `"}}`, `{"image":null}`}, nil
 	}))
 	require.NoError(t, err)
@@ -241,7 +241,7 @@ func (o occupied) Call(ctx context.Context, r ...Request) (Answer, error) {
 func TestWorkersThatCannotBeStarted(t *testing.T) {
 	var started atomic.Int32
 	tried := make(chan struct{})
-	p := NewPool(8, func(context.Context) (Worker, error) {
+	p := newPool(8, 1, nil, func(context.Context) (Worker, error) {
 		switch started.Add(1) {
 		case 1:
 			return occupied{tried: tried}, nil
@@ -259,7 +259,7 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 }
 
 func TestNoWorkerCanBeStarted(t *testing.T) {
-	p := NewPool(3, func(context.Context) (Worker, error) {
+	p := newPool(3, 1, nil, func(context.Context) (Worker, error) {
 		return nil, lostError{errors.New("no memory"), triesUnasked}
 	})
 	for range 5 {
@@ -273,7 +273,7 @@ func TestNoWorkerCanBeStarted(t *testing.T) {
 func TestWorkersWithoutThreads(t *testing.T) {
 	for _, late := range []int{1, 3, 5, 6} {
 		left := late
-		p := NewPool(4, func(context.Context) (Worker, error) { return stopped{&left, sandbox.Threads}, nil })
+		p := newPool(4, 1, nil, func(context.Context) (Worker, error) { return stopped{&left, sandbox.Threads}, nil })
 		_, err := p.do(t.Context(), Request{})
 		if late < 6 {
 			require.NoError(t, err, "%d deaths", late)
@@ -319,7 +319,7 @@ func TestWorkersThatAreStopped(t *testing.T) {
 		{sandbox.Killed, 1, 1, true},
 	} {
 		started, left := 0, c.late
-		p := NewPool(2, func(context.Context) (Worker, error) {
+		p := newPool(2, 1, nil, func(context.Context) (Worker, error) {
 			started++
 			return stopped{&left, c.cause}, nil
 		})
@@ -422,7 +422,7 @@ func TestPartsOfOtherPrograms(t *testing.T) {
 func judged(t *testing.T, path string) map[string]string {
 	t.Helper()
 	inspector := &Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}
-	pool := NewPool(2, func(context.Context) (Worker, error) { return inProcess{inspector}, nil })
+	pool := newPool(2, 1, nil, func(context.Context) (Worker, error) { return inProcess{inspector}, nil })
 	out := map[string]string{}
 	sum, err := searched(t.Context(), &Task{Paths: []string{path}, Row: func(i *results.Image) error {
 		switch i.State {

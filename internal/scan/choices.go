@@ -186,17 +186,10 @@ const maxList = 256 * units.MiB
 // ReadList reads the paths of --files-from from a file, or from stdin for "-".
 func ReadList(name string, stdin io.Reader) ([]string, error) {
 	text, err := readFile("--files-from", name, stdin, maxList)
-	switch {
-	case err != nil:
-		return nil, err
-	case int64(len(text)) > maxList:
-		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit,
-			maxList)
-	}
-	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), nil
+	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), err
 }
 
-// readFile reads the file of a flag, or stdin for "-" unless stdin is nil. It reads at most one byte more than most.
+// readFile reads the file of a flag, or stdin for "-" unless stdin is nil. A file of more than most bytes is an error.
 func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
 	in := stdin
 	if name != "-" || stdin == nil {
@@ -210,6 +203,10 @@ func readFile(flag, name string, stdin io.Reader, most int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(in, most+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", flag, name, err)
+	}
+	if int64(len(text)) > most {
+		return nil, ondisk.In(ondisk.ErrUsage, "%s %s has more than %s, the most that is read", flag, name,
+			units.Format(most))
 	}
 	return text, nil
 }
@@ -277,9 +274,6 @@ func ReadTemplate(name string) (results.Format, error) {
 	switch {
 	case err != nil:
 		return results.Format{}, err
-	case len(text) > results.MaxTemplate:
-		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s has more than %s, the most that is read",
-			name, units.Format(results.MaxTemplate))
 	case !utf8.Valid(text):
 		return results.Format{}, ondisk.In(ondisk.ErrUsage, "--template %s is no text in UTF-8; name a template", name)
 	}

@@ -34,7 +34,6 @@ type contents struct {
 	alike            map[string][]string     // names by their lower-case form
 	journals         map[string]results.File // of unfinished runs, by the names of their disks
 	links            map[sys.ID]string       // first names of hard-linked files, by device and inode
-	units            map[string]string       // see unitOf; nil before unite
 }
 
 // maxFolderNames bounds the names in all images of one folder. A million names take some 100 MB.
@@ -333,9 +332,9 @@ func (s Shard) String() string {
 	return fmt.Sprintf("%d/%d", s.K, s.N)
 }
 
-// Has reports whether the share contains the image with an absolute path. Images that share files are selected
-// together, by the first of their paths. The choice depends on the path and on N alone: the first eight bytes of the
-// SHA-256 of the path, as a number, modulo N.
+// Has reports whether the share contains the image with an absolute path. The parts of an image are selected by its
+// path. The choice depends on the path and on N alone: the first eight bytes of the SHA-256 of the path, as a number,
+// modulo N.
 func (s Shard) Has(path string) bool {
 	if s.N <= 1 {
 		return true
@@ -344,62 +343,23 @@ func (s Shard) Has(path string) bool {
 	return binary.BigEndian.Uint64(sum[:])%uint64(s.N) == uint64(s.K)-1 //nolint:gosec // both are positive
 }
 
-// shared returns the rows of this share and counts the others.
-func (r *search) shared(f *folder, c *contents, rows []*found) []*found {
-	if r.shard.N <= 1 {
-		return rows
+// shared returns the rows of this share. Images of other shares do not cover their parts here.
+func (r *search) shared(f *folder, c *contents, rows []*found) (mine []*found) {
+	for _, x := range rows {
+		if r.shard.Has(filepath.Join(f.path, c.unitOf(x.Name))) {
+			mine = append(mine, x)
+		} else {
+			x.silent = true
+		}
 	}
-	mine := slices.DeleteFunc(slices.Clone(rows), func(x *found) bool {
-		return !r.shard.Has(filepath.Join(f.path, c.unitOf(x.Name)))
-	})
-	r.count(&r.summary.Others, len(rows)-len(mine))
 	return mine
 }
 
-// unitOf returns the name that selects the share of a file. An owner and its parts form one unit, since a part has a
-// row if its owners cannot be judged. A unit has the name of its first file that is not a part.
+// unitOf returns the name that selects the share of a file: that of its first owner, since a part has a row if its
+// owners cannot be judged.
 func (c *contents) unitOf(name string) string {
-	if c.units == nil {
-		c.unite()
-	}
-	if unit, ok := c.units[name]; ok {
-		return unit
+	for depth := 0; len(c.owners[name]) > 0 && depth < maxDepth; depth++ {
+		name = c.owners[name][0].Name
 	}
 	return name
-}
-
-// unite computes the units of all files that are parts or have parts.
-func (c *contents) unite() {
-	up := map[string]string{} // union-find: from a name towards the root of its group; a root maps to itself
-	top := func(name string) string {
-		if up[name] == "" {
-			up[name] = name
-		}
-		for up[name] != name {
-			up[name] = up[up[name]]
-			name = up[name]
-		}
-		return name
-	}
-	for part, owners := range c.owners {
-		for _, o := range owners {
-			up[top(part)] = top(o.Name)
-		}
-	}
-	best := map[string]string{}
-	first := func(a, b string) bool { // reports whether a names the group rather than b
-		if whole := len(c.owners[a]) == 0; whole != (len(c.owners[b]) == 0) {
-			return whole
-		}
-		return a < b
-	}
-	for name := range up {
-		if t := top(name); best[t] == "" || first(name, best[t]) {
-			best[t] = name
-		}
-	}
-	c.units = map[string]string{}
-	for name := range up {
-		c.units[name] = best[top(name)]
-	}
 }

@@ -49,7 +49,9 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	}
 	c.relate()
 	r.claim(f, c)
-	rows := r.shared(f, c, c.images())
+	all := c.images()
+	rows := r.shared(f, c, all)
+	r.count(&r.summary.Others, len(all)-len(rows))
 	r.more(len(rows))
 	r.announce()
 	for len(rows) > 0 {
@@ -58,7 +60,7 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 			return err
 		}
 		// An image that cannot be judged hides none of its parts.
-		rows = c.images()
+		rows = r.shared(f, c, c.images())
 		r.more(len(rows))
 	}
 	for _, x := range c.sorted() {
@@ -95,25 +97,20 @@ func atOnce[T any](ctx context.Context, jobs int, list []T, do func(ctx context.
 		}
 		g.Go(func() error { return do(g.ctx, one) })
 	}
-	if err := g.wait(); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return g.wait()
 }
 
 // group runs functions concurrently until the first error.
 type group struct {
 	ctx    context.Context //nolint:containedctx // of the functions, which the first error ends
-	end    context.CancelFunc
+	end    context.CancelCauseFunc
 	places chan struct{} // its capacity limits the concurrent functions
 	all    sync.WaitGroup
-	once   sync.Once
-	first  error
 }
 
 func newGroup(ctx context.Context, most int) *group {
 	g := &group{places: make(chan struct{}, most)}
-	g.ctx, g.end = context.WithCancel(ctx)
+	g.ctx, g.end = context.WithCancelCause(ctx)
 	return g
 }
 
@@ -123,19 +120,16 @@ func (g *group) Go(do func() error) {
 	g.all.Go(func() {
 		defer func() { <-g.places }()
 		if err := do(); err != nil {
-			g.once.Do(func() {
-				g.first = err
-				g.end()
-			})
+			g.end(err)
 		}
 	})
 }
 
-// wait waits for all functions and returns the first error.
+// wait waits for all functions and returns the first error, which may be of the context.
 func (g *group) wait() error {
 	g.all.Wait()
-	g.end()
-	return g.first
+	defer g.end(nil)
+	return context.Cause(g.ctx)
 }
 
 // wants reports whether a file may have a row at all.

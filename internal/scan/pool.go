@@ -97,11 +97,6 @@ type end struct {
 	err error
 }
 
-// NewPool returns a pool of up to jobs workers, each with one request at a time.
-func NewPool(jobs int, start func(ctx context.Context) (Worker, error)) *Pool {
-	return newPool(jobs, 1, nil, start)
-}
-
 // newPool returns a pool of up to jobs workers, with up to each requests each. first is a worker that is started
 // already, or nil.
 func newPool(jobs, each int, first Worker, start func(ctx context.Context) (Worker, error)) *Pool {
@@ -235,7 +230,9 @@ func (l *lane) ask() (e end) {
 	}
 	a, err := l.worker.Call(first.ctx, next...)
 	if err == nil {
-		err = a.check(first.Request)
+		if err = a.check(first.Request); err != nil {
+			err = fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
+		}
 	}
 	if err == nil {
 		l.sent = len(l.calls) - 1
@@ -316,14 +313,6 @@ func (inProcess) Close() error { return nil }
 // check returns an error for an answer that no sound worker gives. A worker compromised by an image can falsify the row
 // of that image and all its later rows, but must not stop the run. It has no access to rows of other workers.
 func (a Answer) check(r Request) error {
-	err := a.wrong(r)
-	if err != nil {
-		return fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
-	}
-	return nil
-}
-
-func (a Answer) wrong(r Request) error {
 	if !r.Judge {
 		return errors.Join(checkIdentity(a.Identity), results.CheckError(a.Error))
 	}
@@ -502,7 +491,7 @@ func (r *search) inside(inspector *Inspector) *Pool {
 		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
 	}
 	start := func(context.Context) (Worker, error) { return inProcess{Judge: inspector}, nil }
-	return NewPool(r.Jobs, start)
+	return newPool(r.Jobs, 1, nil, start)
 }
 
 // achieved records the isolation of the first worker, and of a later worker with less than the wanted level.

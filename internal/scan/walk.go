@@ -147,7 +147,8 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 			below = append(below, d.Name())
 		case d.Type().IsRegular():
 			files = true
-		case d.Type()&fs.ModeSymlink != 0 && w.wantsLink(f, d.Name()):
+		case d.Type()&fs.ModeSymlink != 0 &&
+			w.wants(f, entry{rel: path.Join(f.rel, d.Name()), shown: join(f.shown, d.Name())}):
 			w.count(&w.summary.Links, 1)
 		}
 		return nil
@@ -161,11 +162,6 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	}
 	slices.Sort(below)
 	return below
-}
-
-// wantsLink reports whether a file with the name of a symlink would be scanned.
-func (w *walker) wantsLink(f *folder, name string) bool {
-	return w.Wanted == nil || w.Wanted(path.Join(f.rel, name), join(f.shown, name))
 }
 
 // roots splits the paths into folders to walk and folders of named files.
