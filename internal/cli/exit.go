@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -161,16 +159,6 @@ func columns(w io.Writer) int {
 	return n
 }
 
-// blockCharacters reports whether w is a terminal with a UTF-8 locale, which can show them. Spec: POSIX, "Environment
-// Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
-func blockCharacters(w io.Writer) bool {
-	if !Terminal(w) {
-		return false
-	}
-	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
-	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
-}
-
 // Layout returns the text layout for the terminal, or for the file of --out.
 func (c *Base) Layout(stdout io.Writer) *report.Text {
 	if c.Out != "" {
@@ -178,7 +166,6 @@ func (c *Base) Layout(stdout io.Writer) *report.Text {
 	}
 	return &report.Text{
 		Verbose: c.Verbose, Width: Width(stdout), Color: c.color(stdout), Columns: columns(stdout),
-		Unicode: blockCharacters(stdout),
 	}
 }
 

@@ -33,13 +33,13 @@ type Impact struct {
 // Costs holds the costs of the starts of partitions on a storage named by the user.
 type Costs struct {
 	Storage align.Storage
-	each    []cost
+	Each    []Shared
 }
 
-// cost is a cost shared by some partitions.
-type cost struct {
-	text    string
-	numbers []string
+// Shared is a text about some partitions.
+type Shared struct {
+	Text    string
+	Numbers []string
 }
 
 // NewCosts computes the costs of the starts of the partitions.
@@ -58,12 +58,12 @@ func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 
 // add records the cost of one partition.
 func (c *Costs) add(text string, partition int) {
-	i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
+	i := slices.IndexFunc(c.Each, func(x Shared) bool { return x.Text == text })
 	if i < 0 {
-		i = len(c.each)
-		c.each = append(c.each, cost{text: text})
+		i = len(c.Each)
+		c.Each = append(c.Each, Shared{Text: text})
 	}
-	c.each[i].numbers = append(c.each[i].numbers, strconv.Itoa(partition))
+	c.Each[i].Numbers = append(c.Each[i].Numbers, strconv.Itoa(partition))
 }
 
 func partitions(numbers []string) string {
@@ -73,14 +73,14 @@ func partitions(numbers []string) string {
 	return "partitions " + strings.Join(numbers, ", ")
 }
 
-// list returns a part of a sentence. It names the partitions if their costs differ.
-func (c *Costs) list() string {
-	if len(c.each) == 1 {
-		return c.each[0].text
+// listed returns a part of a sentence. It names the partitions if their costs differ.
+func listed(costs []Shared) string {
+	if len(costs) == 1 {
+		return costs[0].Text
 	}
 	var out []string
-	for _, x := range c.each {
-		out = append(out, partitions(x.numbers)+": "+x.text)
+	for _, x := range costs {
+		out = append(out, partitions(x.Numbers)+": "+x.Text)
 	}
 	return strings.Join(out, "; ")
 }
@@ -110,10 +110,7 @@ func (t *Text) impacts(ps []Partition) {
 			continue
 		}
 		if first {
-			t.printf("\n")
-			t.Para(0, "Blocks of %s of the storage (%s) per I/O on average: now / with the partition aligned%s. "+
-				"Caches, read-ahead and merged I/O hide a part of it:",
-				units.Format(p.Impact.StorageBlock), p.Impact.Storage, p.Impact.reads())
+			t.say("impacts", p.Impact)
 			first = false
 		}
 		var same []string
@@ -154,14 +151,6 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	t.Table(slices.Values(rows), names...)
 }
 
-// reads returns the note on read-modify-write.
-func (i *Impact) reads() string {
-	if i.Rewrites {
-		return "; a write first reads the blocks that it fills partly"
-	}
-	return ""
-}
-
 // blocks returns the present number of blocks, colored if it could be smaller, and the number for an aligned partition.
 func (t *Text) blocks(x align.Change) string {
 	now := fmt.Sprintf("%.3f", x.Now)
@@ -174,34 +163,28 @@ func (t *Text) blocks(x align.Change) string {
 // cost explains a misalignment to beginners, in general or for the storage named by the user. A text shared by several
 // partitions is printed once. Starts without a cost on most storage are listed separately.
 func (t *Text) cost(named *Costs, fs []align.Finding) {
-	misplaced := slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost == "" })
-	if len(misplaced) == 0 && (named == nil || len(named.each) == 0) {
-		return
-	}
-	t.printf("\n")
-	var costs, free Costs
-	fix := "Moving the partition fixes it."
-	for _, f := range misplaced {
-		t.Para(2, "%s %s.", Capital(f.Subject), f.Where)
+	about := struct {
+		Misplaced   []align.Finding
+		Named       *Costs
+		Costs, Free Costs
+		Fix         string
+	}{Named: named, Fix: "Moving the partition fixes it."}
+	for _, f := range fs {
+		if f.Cost == "" {
+			continue
+		}
+		about.Misplaced = append(about.Misplaced, f)
 		if f.Free {
-			free.add(f.Cost, f.Partition)
-		} else {
-			costs.add(f.Cost, f.Partition)
-			if f.Remedy != "" {
-				fix = Capital(f.Remedy) + "."
-			}
+			about.Free.add(f.Cost, f.Partition)
+			continue
+		}
+		about.Costs.add(f.Cost, f.Partition)
+		if f.Remedy != "" {
+			about.Fix = Capital(f.Remedy) + "."
 		}
 	}
-	if named != nil {
-		t.costOn(named, fix)
-		return
-	}
-	if len(costs.each) > 0 {
-		t.Para(0, "The guest's blocks start in the middle of the storage's blocks: %s. Most reads and writes cost "+
-			"more. The guest can neither see nor fix this. %s", costs.list(), fix)
-	}
-	for _, c := range free.each {
-		t.Para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
+	if len(about.Misplaced) > 0 || named != nil && len(named.Each) > 0 {
+		t.say("cost", about)
 	}
 }
 
@@ -211,24 +194,6 @@ func Capital(s string) string {
 		return ""
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-// costOn prints the cost of a misalignment on the storage named by the user.
-func (t *Text) costOn(c *Costs, fix string) {
-	switch {
-	case len(c.each) > 0:
-		comma := ""
-		if len(c.each) > 1 {
-			comma = ","
-		}
-		t.Para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. %s",
-			c.Storage.About, comma, c.list(), fix)
-	case c.Storage.Block == units.SectorSize:
-		t.Para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
-	default:
-		t.Para(0, "On this storage (%s) that costs nothing: no I/O touches extra blocks.",
-			c.Storage.About)
-	}
 }
 
 // advice prints whether a copy is worthwhile. It prints nothing for an aligned disk: the verdict is enough.
@@ -350,27 +315,20 @@ func (r *Plan) Benchmark(b *measured.Result) {
 	}
 }
 
-// measured prints the measured gains. A text shared by several partitions is printed once.
+// measured prints the measured gains.
 func (t *Text) measured(m *Measured) {
-	if m == nil || len(m.Partitions)+len(m.other)+len(m.unlike) == 0 {
-		return
+	if m != nil && len(m.Partitions)+len(m.other)+len(m.unlike) > 0 {
+		t.say("measured", m)
 	}
-	t.printf("\n")
+}
+
+// said returns the texts about the measured gains. Partitions share them.
+func (m *Measured) said() []Shared {
 	var c Costs
 	for _, p := range m.Partitions {
 		if p.text != "" {
 			c.add(p.text, p.Partition)
 		}
 	}
-	for _, same := range c.each {
-		t.Para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
-	}
-	if len(m.unlike) > 0 {
-		t.Para(0, "The benchmark does not apply to %s: its data or its position in the file are aligned differently "+
-			"from its start, and no measured start represents both.", partitions(m.unlike))
-	}
-	if len(m.other) > 0 {
-		t.Para(0, "The benchmark has no start that represents %s; measure one with trueup bench --starts.",
-			strings.Join(m.other, ", "))
-	}
+	return c.Each
 }

@@ -61,39 +61,16 @@ func (r *Align) Shifted(at, sector int64, places []align.Placing) {
 
 // offset prints the place of each partition before and after, and how to attach the disk.
 func (t *Text) offset(o *Offset) {
-	t.printf("  the disk begins at byte %d\n\n", o.At)
+	t.say("offset", o)
 	var rows [][]string
-	off := 0
 	for _, p := range o.Partitions {
-		if p.Is == align.Misaligned {
-			off++
-		}
 		rows = append(rows, []string{
 			decimal(int64(p.Partition)), units.Format(p.Size), decimal(p.From), string(p.Was), decimal(p.To),
 			string(p.Is),
 		})
 	}
-	if o.At == 0 {
-		t.Para(0, "No other offset puts more data on blocks: DEST is a plain copy.")
-	}
 	if len(rows) > 0 {
 		t.Table(slices.Values(rows), ">partition", ">size", ">from byte", "verdict", ">to byte", "verdict")
 	}
-	if off > 0 {
-		t.Para(0, "%s off 4 KiB: no offset suits all, and this one puts most data on blocks.",
-			acting(off, "partition", "stay"))
-	}
-	if o.sector != units.SectorSize {
-		t.Para(0, "The guest needs sectors of %[1]d bytes: add logical_block_size=%[1]d,physical_block_size=%[1]d to "+
-			"the -device of QEMU, and <blockio logical_block_size='%[1]d' physical_block_size='%[1]d'/> to the disk "+
-			"of libvirt.", o.sector)
-	}
-	t.printf("\n")
-	t.next("To use it with QEMU:      ", Safe(o.QEMU))
-	if o.Libvirt != "" {
-		t.next("To use it with libvirt:   ", Safe(o.Libvirt))
-	}
-	if o.Losetup != "" {
-		t.next("To use it with Linux:     ", Safe(o.Losetup))
-	}
+	t.say("use of an offset", o)
 }

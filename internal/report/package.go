@@ -1,7 +1,6 @@
 package report
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -81,7 +80,11 @@ func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 // PackageInspect prints a package, and each disk like Inspect.
 func (t *Text) PackageInspect(r *PackageInspect) {
 	if !t.List {
-		t.packageHead(r)
+		t.say("package", r.Package)
+		t.findings(r.Findings)
+		if len(r.Disks) == 0 {
+			t.printf("Nothing to judge: no disk of the package has a file.\n")
+		}
 	}
 	misaligned, possible := false, true
 	for i, d := range r.Disks {
@@ -102,26 +105,6 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 	}
 }
 
-func (t *Text) packageHead(r *PackageInspect) {
-	t.packageLine(r.Package)
-	for _, m := range r.Package.Members {
-		t.fact("File", Safe(m.Name)+", "+units.Format(m.Size))
-	}
-	t.findings(r.Findings)
-	if len(r.Disks) == 0 {
-		t.printf("Nothing to judge: no disk of the package has a file.\n")
-	}
-}
-
-func (t *Text) packageLine(p Package) {
-	manifest := "no manifest"
-	if len(p.Algorithms) > 0 {
-		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
-	}
-	t.Para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"),
-		manifest)
-}
-
 // alignPackage prints the result of the copy of a package.
 func (t *Text) alignPackage(r *Align) {
 	t.findings(r.Findings)
@@ -134,21 +117,20 @@ func (t *Text) alignPackage(r *Align) {
 	if len(r.Findings) > 0 {
 		t.printf("\n")
 	}
-	if !r.Written {
-		state := "All disks of %s are aligned already; nothing was written.\n"
-		if slices.ContainsFunc(r.Disks, func(d *AlignedDisk) bool { return leaves(d.Findings) }) {
-			state = "No disk of %s has anything else to move; nothing was written.\n"
-		}
-		t.printf(state, Safe(r.Source))
+	if t.say("aligned package", r); !r.Written {
 		return
 	}
-	t.Para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),
-		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
-		t.packageDisk(r.member(d), d)
+		t.say("disk of a package", struct {
+			Member string
+			Disk   *AlignedDisk
+		}{r.member(d), d})
+		t.moved(d, "    ")
+		if t.Verbose {
+			t.patches(d.Patches)
+		}
 	}
-	t.checksums(r.Sums)
-	t.replacedLines(r.Replaced, r.Dest)
+	t.say("files", r)
 	if r.Replaced == nil {
 		t.next("To use it with vSphere:   ",
 			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+shell.Quote(r.Dest))
@@ -159,19 +141,9 @@ func (t *Text) alignPackage(r *Align) {
 	}
 }
 
-func (t *Text) packageDisk(member string, d *AlignedDisk) {
-	what := "copied as it is"
-	if d.Moved > 0 {
-		what = d.movedText("")
-	}
-	if d.NewSize > d.OldSize {
-		what += fmt.Sprintf(", grown by %s to %s", units.Format(d.NewSize-d.OldSize), units.Format(d.NewSize))
-	}
-	t.Para(4, "  %s: %s", Safe(member), what)
-	t.moved(d, "    ")
-	if t.Verbose {
-		t.patches(d.Patches)
-	}
+// leaves reports whether a plan does not move a partition that is off the boundary.
+func leaves(disks []*AlignedDisk) bool {
+	return slices.ContainsFunc(disks, func(d *AlignedDisk) bool { return finds(d.Findings, "left-alone", "stays") })
 }
 
 // acting returns a number, its noun and its verb.

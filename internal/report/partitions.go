@@ -14,16 +14,9 @@ import (
 )
 
 // list prints the partitions like fdisk -lu, with an additional column.
-func (t *Text) list(i Image, d Disk) {
-	sector := d.Sector()
-	t.printf("Disk %s: %s, %d bytes, %d sectors\n", Safe(i.Path), units.Format(d.Size), d.Size, d.Size/sector)
-	t.printf("Units: sectors of 1 * %d = %d bytes\n", sector, sector)
-	switch d.Table.Scheme {
-	case "mbr":
-		t.printf("Disklabel type: dos\nDisk identifier: %s\n", d.Table.Signature)
-	case "gpt":
-		t.printf("Disklabel type: gpt\nDisk identifier: %s\n", strings.ToUpper(d.Table.GUID))
-	}
+func (t *Text) list(r *Inspect) {
+	t.say("list", r)
+	d, sector := r.Disk, r.Sector()
 	if len(d.Partitions) == 0 {
 		return
 	}
@@ -33,7 +26,7 @@ func (t *Text) list(i Image, d Disk) {
 	}
 	var rows [][]string
 	for _, p := range d.Partitions {
-		rows = append(rows, t.listRow(i.Path, p, sector, d.Boundary))
+		rows = append(rows, t.listRow(r.Image.Path, p, sector, d.Boundary))
 	}
 	t.printf("\n")
 	t.Table(slices.Values(rows), names...)
@@ -108,17 +101,10 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
 	}
-	says := []string{VolumeText(v)}
-	for _, name := range v.order {
-		if v.Details[name] != v.Label {
-			says = append(says, Safe(name)+" "+Safe(v.Details[name]))
-		}
-	}
-	if v.DataStart > 0 {
-		says = append(says, "data from "+units.Format(v.DataStart)+" on")
-	}
-	t.printf("\n  ")
-	t.Para(4, "Inside %s: %s", where, strings.Join(says, ", "))
+	t.say("inside", struct {
+		Where  string
+		Volume *Volume
+	}{where, v})
 	t.parts(v, d)
 }
 
@@ -177,26 +163,6 @@ func NewFragmentation(vs []freespace.FragmentsOf) []Fragmentation {
 	return out
 }
 
-// worthwhile is the share of the data in fragmented files from which defragmenting is advised, in percent. The value is
-// our choice: no maker of a file system states one.
-const worthwhile = 10
-
-// fragmentation prints the counted fragments and advice.
-func (t *Text) fragmentation(r *Inspect) {
-	if r.Fragmentation == nil {
-		return
-	}
-	t.printf("\n")
-	if len(r.Fragmentation) == 0 {
-		t.Para(2, "Fragmentation: no volume of the disk is NTFS, FAT12 to FAT32 or ext2 to ext4, the supported ones.")
-		return
-	}
-	for _, f := range r.Fragmentation {
-		t.fragmentationOf(f, r.Disk)
-	}
-	t.fragmentationAdvice(r.Fragmentation)
-}
-
 // volumeOf names a volume and its partition.
 func volumeOf(f Fragmentation, d Disk) string {
 	if f.Name != "" {
@@ -220,64 +186,11 @@ func volumeOf(f Fragmentation, d Disk) string {
 	return fmt.Sprintf("partition %d", f.Partition)
 }
 
-func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
-	if f.Error != nil {
-		t.Para(2, "Fragmentation of %s: not counted: %s", volumeOf(f, d), SafeMessage(f.Error.Message))
-		return
-	}
-	t.Para(2, "Fragmentation of %s:", volumeOf(f, d))
-	t.fact("Files", groupText(f.Files))
-	t.fact("Folders", groupText(f.Folders))
-	if f.MFT > 0 {
-		t.fact("MFT", units.Counted(f.MFT, "piece"))
-	}
-	switch {
-	case f.Free == nil:
-		t.fact("Free", "not known: its structures are broken, or too large")
-	case f.Free.Pieces == 0:
-		t.fact("Free", "nothing")
-	default:
-		t.fact("Free", fmt.Sprintf("%s in %s, the largest of %s", units.Format(f.Free.Bytes),
-			units.Counted(f.Free.Pieces, "piece"), units.Format(f.Free.Largest)))
-	}
-	switch {
-	case f.Ended:
-		t.fact("Sample", fmt.Sprintf("the first %d records: stopped at the limit of records or bytes for the disk",
-			f.Read))
-	case f.Read < f.Records:
-		t.fact("Sample", fmt.Sprintf("%d of %d records, evenly spread; the file counts are for the sample",
-			f.Read, f.Records))
-	}
-	if f.Unread > 0 {
-		t.fact("Left out", units.Counted(f.Unread, "file")+" with broken or unknown structures")
-	}
-}
-
-// groupText describes files or folders in one line.
-func groupText(g guestfile.Group) string {
-	s := fmt.Sprintf("%d, %d of them in pieces", g.Number, g.Fragmented)
-	if g.Fragmented == 0 {
-		s = fmt.Sprintf("%d, none in pieces", g.Number)
-	}
-	if g.Placed > 0 {
-		s += fmt.Sprintf("; %.2f pieces each", g.PiecesEach())
-	}
-	if g.Fragmented > 0 {
-		s += fmt.Sprintf("; %.1f %% of %s in those", g.Share(), units.Format(g.Bytes))
-	}
-	return s
-}
-
-// fragmentationAdvice prints the effect of a copy, and whether to defragment in the guest.
-func (t *Text) fragmentationAdvice(fragments []Fragmentation) {
+// shareOfFragments returns the share of the data of all volumes in fragmented files, in percent.
+func shareOfFragments(all []Fragmentation) float64 {
 	var files guestfile.Group
-	for _, f := range fragments {
+	for _, f := range all {
 		files = files.With(f.Files)
 	}
-	advice := "Defragmenting in the guest gains little."
-	if share := files.Share(); share >= worthwhile {
-		advice = fmt.Sprintf("%.0f %% of the data is in fragmented files: defragment in the guest, before the copy.",
-			share)
-	}
-	t.Para(2, "Alignment keeps fragmented files fragmented. %s", advice)
+	return files.Share()
 }

@@ -23,14 +23,13 @@ const (
 	misaligned
 )
 
-// glyphs holds the characters for a state, on terminals with and without block characters.
+// glyphs holds the character and the color of each state.
 var glyphs = [...]struct {
-	block, plain string
-	color        Color
+	character string
+	color     Color
 }{
-	free: {"·", ".", Gray}, extended: {"─", "-", Gray},
-	reserved: {"▪", "=", Gray}, aligned: {"█", "#", Green},
-	below: {"▒", "+", Yellow}, misaligned: {"▚", "X", Red},
+	free: {".", Gray}, extended: {"-", Gray}, reserved: {"=", Gray}, aligned: {"#", Green}, below: {"+", Yellow},
+	misaligned: {"X", Red},
 }
 
 // states maps the verdicts of partitions to states. A partition without a verdict is shown as extended.
@@ -178,11 +177,7 @@ func (t *Text) bar(d Disk, columns int, k *key) string {
 
 // stretch draws a label, padded with glyphs to a number of columns.
 func (t *Text) stretch(s state, label string, columns int) string {
-	glyph := glyphs[s].plain
-	if t.Unicode {
-		glyph = glyphs[s].block
-	}
-	return t.Paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
+	return t.Paint(glyphs[s].color, label+strings.Repeat(glyphs[s].character, columns-len(label)))
 }
 
 // picture draws disks to the same scale, one per line, with a legend.
@@ -197,15 +192,11 @@ func (t *Text) picture(disks []Disk, names ...string) {
 		return
 	}
 	columns := max(cmp.Or(t.Columns, 80)-indent-4, least)
-	open, closed := "[", "]"
-	if t.Unicode {
-		open, closed = "▕", "▏"
-	}
 	t.printf("\n")
 	var k key
 	for i, d := range disks {
 		own, _ := scale(d.Size, largest, columns)
-		t.printf("  %-*s%s%s%s\n", indent, names[i], open, t.bar(d, max(own, 1), &k), closed)
+		t.printf("  %-*s[%s]\n", indent, names[i], t.bar(d, max(own, 1), &k))
 	}
 	t.legend(k, disks[0].Boundary, columns+indent+4)
 }

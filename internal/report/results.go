@@ -14,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // Criteria holds the criteria and options of an inspection.
@@ -223,20 +222,6 @@ func (r *Align) ReplacedBy(x *Replaced) {
 
 // member returns the name of a disk in the package DEST.
 func (r *Align) member(d *AlignedDisk) string { return strings.TrimPrefix(d.Dest, r.Dest+"!") }
-
-// replacedLines prints where the original of an exchange is kept, with the commands that restore or remove it.
-func (t *Text) replacedLines(r *Replaced, path string) {
-	switch {
-	case r == nil:
-		return
-	case r.Original == "":
-		t.printf("  the original was removed\n")
-		return
-	}
-	t.Para(2, "  the original is kept as %s", Safe(r.Original))
-	t.next("To restore it:             ", shell.Command("undo", nil, path))
-	t.next("To remove it:              ", shell.Command("finish", nil, path))
-}
 
 // NewPackageAlign reports on the copy of the plans of a package, before it is written.
 func NewPackageAlign(h Head, p *realign.Package, dest string) *Align {

@@ -5,14 +5,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
@@ -54,7 +52,7 @@ func PackageCopyName(path string) string {
 	if dot := strings.LastIndexByte(path, '.'); dot >= nameAt(path) {
 		path = path[:dot]
 	}
-	return marked(strings.TrimSuffix(path, CopyMark), ".ova")
+	return strings.TrimSuffix(path, CopyMark) + CopyMark + ".ova"
 }
 
 // CopyMark follows the name of the source in the name of a copy.
@@ -67,7 +65,7 @@ func CopyName(path string) string {
 		at, _, _ = strings.Cut(at, "?")
 		at, _, _ = strings.Cut(at, "#")
 		_, export, _ := strings.Cut(at, "/")
-		return marked(cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk"), ".img")
+		return cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk") + CopyMark + ".img"
 	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[nameAt(path):] + CopyMark + ".img"
@@ -81,12 +79,12 @@ func CopyName(path string) string {
 	}
 	dot := strings.LastIndexByte(path, '.')
 	if dot < nameAt(path) {
-		return marked(path, "")
+		return path + CopyMark
 	}
 	if strings.EqualFold(path[dot:], ".ovf") {
-		return marked(path[:dot], ".ova") // see PackageCopyName
+		return path[:dot] + CopyMark + ".ova" // see PackageCopyName
 	}
-	return marked(path[:dot], path[dot:])
+	return path[:dot] + CopyMark + path[dot:]
 }
 
 // nameAt returns the offset of the last name in a path.
@@ -95,25 +93,9 @@ func nameAt(path string) int {
 	return len(folder)
 }
 
-// longest is the maximum length of a name, in bytes. All file names of a copy, such as the temporary
-// .NAME-flat.vmdk.partial, then have at most 255 bytes (NAME_MAX of Linux).
-const longest = 240
-
-// marked returns the name of a copy. It shortens a stem that leaves no room for the mark.
-func marked(stem, ext string) string {
-	base := nameAt(stem)
-	if end := base + max(1, longest-len(CopyMark)-len(ext)); end < len(stem) {
-		for end > base+1 && !utf8.RuneStart(stem[end]) {
-			end--
-		}
-		stem = stem[:end]
-	}
-	return stem + CopyMark + ext
-}
-
 // next prints a command to paste, after the words or on its own line if it does not fit. The command is never wrapped.
 func (t *Text) next(words, command string) {
-	if t.Width > 0 && Cells(words+command) > t.Width {
+	if words != "" && t.Width > 0 && Cells(words+command) > t.Width {
 		words = strings.TrimRight(words, " ") + "\n  "
 	}
 	t.printf("%s%s\n", words, command)
@@ -134,8 +116,7 @@ func (t *Text) command(r *Inspect) {
 		next = append(next, "--boundary", b.String())
 	}
 	if len(r.Refusals) > 0 {
-		f := r.Refusals[0]
-		t.Para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
+		t.say("next", r)
 		t.next("To see all of it:           ", shell.Command("plan", next, r.Image.Path))
 		return
 	}
@@ -164,23 +145,7 @@ func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 // Serve prints the address of a served disk, and how to read it.
 func (t *Text) Serve(r *Serve) {
 	t.notes(r.Findings)
-	what := r.movedText("a copy with nothing moved")
-	if r.AsIs {
-		what = "as it is"
-	}
-	t.Para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
-	t.freeSpace(r.Changes)
-	uri := shell.Quote(r.URI)
-	t.printf("  %s\n\nTo read it:\n", Safe(r.URI))
-	for _, line := range []string{
-		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
-		"nbdcopy " + uri + " copy.img",
-		"guestfish --ro --format=raw -a " + shell.Quote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
-		// virt-v2v opens only files: the served disk becomes the backing file of this one.
-		"qemu-img create -f qcow2 -F raw -b " + uri + " v2v.qcow2 && virt-v2v -i disk v2v.qcow2 -o local -os .",
-	} {
-		t.printf("  %s\n", line)
-	}
+	t.say("serve", r)
 }
 
 // Unfinished is the result of undo, resume or finish on an unfinished run.
@@ -206,8 +171,5 @@ func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 // Unfinished prints the result of undo, resume or finish.
 func (t *Text) Unfinished(r *Unfinished) {
 	t.notes(r.Findings)
-	t.Para(2, "%s: %s.", Safe(r.Path), SafeMessage(r.Text))
-	for _, name := range r.Removed {
-		t.printf("  removed: %s\n", Safe(name))
-	}
+	t.say("unfinished", r)
 }

@@ -108,7 +108,7 @@ func TestVerdictOfData(t *testing.T) {
 		64 * 512: "Below boundary: partition 1 starts on a multiple of 4 KiB, but not on one of 64 KiB.\n",
 	} {
 		var b strings.Builder
-		(&Text{W: &b}).verdict(Disk{
+		(&Text{W: &b}).say("verdict", &Disk{
 			Verdict: align.BelowBoundary, Boundary: align.DefaultBoundary,
 			Partitions: []Partition{{Number: 1, Start: start, Verdict: align.BelowBoundary}},
 		})
@@ -206,21 +206,6 @@ func TestNamesOfUnpackedCopies(t *testing.T) {
 		require.Equal(t, shell.Command("align", []string{"--to", "raw"}, path, c.want),
 			alignUnpackedCommand(path, c.from, "raw", []string{"--to", "raw"}), path)
 	}
-}
-
-// A name leaves room for temporary names of the copy's files, and is truncated between characters.
-func TestLongNamesOfCopies(t *testing.T) {
-	for path, want := range map[string]string{
-		strings.Repeat("n", 228) + ".raw":              strings.Repeat("n", 228) + "-aligned.raw",
-		"d/" + strings.Repeat("n", 251) + ".raw":       "d/" + strings.Repeat("n", 228) + "-aligned.raw",
-		"d/n" + strings.Repeat("\u00e9", 120) + ".raw": "d/n" + strings.Repeat("\u00e9", 113) + "-aligned.raw",
-		strings.Repeat("n", 251) + ".ovf":              strings.Repeat("n", 228) + "-aligned.ova",
-		strings.Repeat("n", 255):                       strings.Repeat("n", 232) + "-aligned",
-		"d/n." + strings.Repeat("x", 250):              "d/n-aligned." + strings.Repeat("x", 250),
-	} {
-		require.Equal(t, want, CopyName(path), path)
-	}
-	require.Equal(t, strings.Repeat("n", 228)+"-aligned.ova", PackageCopyName(strings.Repeat("n", 251)+".zip"))
 }
 
 // The next step after a copy depends on its format.

@@ -3,16 +3,21 @@ package report
 import (
 	"bufio"
 	"cmp"
+	_ "embed" // sentences
 	"fmt"
 	"io"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"text/template"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -25,7 +30,6 @@ type Text struct {
 	Verbose bool
 	Width   int  // characters of a line of text; 0 is unlimited
 	Columns int  // of the terminal, for pictures; 0 for 80
-	Unicode bool // the terminal has block characters
 	List    bool // print only the list of partitions of an inspection
 }
 
@@ -88,26 +92,117 @@ func (t *Text) Lead(c Color, words, s string) {
 	t.printf("%s\n", strings.Join(lines, "\n"))
 }
 
+//go:embed text.tmpl
+var sentences string
+
+// texts parses the sentences on first use.
+var texts = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("text").Funcs(functions).Parse(sentences))
+})
+
+// functions holds the functions of the sentences.
+var functions = template.FuncMap{
+	"red": Painted(Red), "yellow": Painted(Yellow), "green": Painted(Green), "cyan": Painted(Cyan),
+	"severity": func(s align.Severity) string {
+		return Painted(map[align.Severity]Color{
+			align.Info: Cyan, align.Warning: Yellow, align.Error: Red,
+		}[s])(string(s) + ":")
+	},
+	"safe": Safe, "message": SafeMessage, "capital": Capital, "upper": strings.ToUpper, "join": strings.Join,
+	"quote": shell.Quote, "quoteWindows": shell.QuoteWindows, "base": filepath.Base, "virtXML": virtXML,
+	"command": func(name, path string) string { return shell.Command(name, nil, path) },
+	"bytes":   units.Format, "acting": acting,
+	"counted": func(n any, noun string) string { return units.Counted(reflect.ValueOf(n).Int(), noun) },
+	"add":     func(a, b int) int { return a + b }, "minus": func(a, b int) int { return a - b },
+	"divide": func(a, b int64) int64 { return a / b },
+	"last":   func(off, n int64) int64 { return off + n - 1 },
+
+	"title": FormatName, "volume": volumeName, "volumeText": VolumeText, "partitions": partitions, "worst": worst,
+	"order":  func(v *Volume) []string { return v.order },
+	"sliced": sliced, "alignedByData": alignedByData, "byData": byData, "place": Image.place, "details": details,
+	"shifted":     func(d Disk) bool { return d.Volume != nil && d.Volume.shift != 0 },
+	"holdsVolume": func(d Disk) bool { return slices.ContainsFunc(d.Partitions, holdsVolume) },
+	"fragmented":  volumeOf, "share": shareOfFragments, "list": listed,
+	"said": (*Measured).said, "unlike": func(m *Measured) []string { return m.unlike },
+	"unmeasured": func(m *Measured) []string { return m.other },
+
+	"finds": finds, "fails": fails, "same": Changes.same, "moved": Changes.movedText, "leavesOut": Changes.leavesOut,
+	"grown": func(c Changes) string { return units.Format(c.NewSize - c.OldSize) }, "work": workText,
+	"leaves":    leaves,
+	"guestfish": func(uri string) string { return strings.Replace(uri, "nbd+unix:///", "nbd://", 1) },
+	"sectors":   func(o *Offset) int64 { return o.sector },
+}
+
+// Painted returns a function that colors words for a terminal.
+func Painted(c Color) func(string) string {
+	return func(words string) string { return (&Text{Color: true}).Paint(c, words) }
+}
+
+// paint matches the colors of the sentences.
+var paint = ondisk.LazyPattern("\x1b\\[[0-9]+m")
+
+// say prints a part of the sentences about a value.
+func (t *Text) say(part string, about any) { t.Say(texts(), part, about) }
+
+// Say prints a template of sentences about a value. Each line is a paragraph, whose further lines are indented by two
+// more than the first, or up to its tab; each plus before the tab adds two. A line with two tabs ends with a command,
+// see next; ¶ is an empty line.
+func (t *Text) Say(sentences *template.Template, part string, about any) {
+	var b strings.Builder
+	if err := sentences.ExecuteTemplate(&b, part, about); err != nil {
+		panic(err) // the template is ours
+	}
+	said := b.String()
+	if !t.Color {
+		said = paint().ReplaceAllString(said, "")
+	}
+	for l := range strings.Lines(said) {
+		l = strings.TrimRight(l, "\n")
+		before, text, tab := strings.Cut(l, "\t")
+		command, pasted := strings.CutPrefix(text, "\t")
+		switch {
+		case strings.TrimSpace(l) == "":
+		case l == "¶":
+			t.printf("\n")
+		case pasted:
+			t.next(before, command)
+		default:
+			if !tab {
+				text = strings.TrimLeft(l, " ")
+				before = l[:len(l)-len(text)] + "+"
+			}
+			begin := strings.TrimRight(before, "+")
+			t.printf("%s", begin)
+			t.Para(Cells(begin)+2*(len(before)-len(begin)), "%s", text)
+		}
+	}
+}
+
 // Inspect prints an image: the verdict first, then its faults and the next step.
 func (t *Text) Inspect(r *Inspect) {
 	if t.List {
-		t.list(r.Image, r.Disk)
+		t.list(r)
 		return
 	}
-	t.image(r.Image)
-	t.verdict(r.Disk)
+	t.say("image", r.Image)
+	t.say("verdict", &r.Disk)
 	t.printf("\n")
-	t.details(r.Image)
-	t.disk(r.Disk)
-	if r.Content == "" {
-		t.guest(r.Guest)
+	t.say("details", r.Image)
+	t.disk(&r.Disk)
+	if r.Content == "" && r.Guest != nil {
+		t.say("guest", struct {
+			*Guest
+			Verbose bool
+		}{r.Guest, t.Verbose})
 	}
 	t.picture([]Disk{r.Disk}, "")
 	t.partitions(r.Disk)
 	t.insides(r.Disk)
 	t.cost(r.Costs, r.Findings)
 	t.impacts(r.Partitions)
-	t.fragmentation(r)
+	if r.Fragmentation != nil {
+		t.say("fragments", r)
+	}
 	t.measured(r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
@@ -120,58 +215,6 @@ func (t *Text) Inspect(r *Inspect) {
 // FormatName returns the name of a format in its official spelling.
 func FormatName(format string) string { return image.Title(format) }
 
-func (t *Text) image(i Image) {
-	name := FormatName(i.Format)
-	if i.Subformat != "" {
-		name += " " + i.Subformat
-	}
-	t.Para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
-}
-
-// verdict prints the verdict in one line.
-func (t *Text) verdict(d Disk) {
-	which, start := worst(d)
-	boundary, every := d.Boundary.Text(), "every partition"
-	if d.Table.Scheme == "none" {
-		which = "the volume in its file"
-	}
-	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Unjudged != "" && p.Stays != "" }) {
-		every = "every partition that is judged"
-	}
-	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
-		table := identify.Traits(volume.Kind(d.Volume.Kind)).Title
-		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table
-	}
-	switch {
-	case d.Verdict == "":
-		t.printf("%s the image is malformed; see below.\n", t.Paint(Red, "No verdict:"))
-	case d.Verdict == align.NothingToJudge:
-		t.Para(2, "%s %s.", t.Paint(Cyan, "Nothing to judge:"), contentText(d))
-	case d.ByOffset():
-		t.Para(2, "%s the file of the disk puts every partition on a multiple of %s.",
-			t.Paint(Green, "Aligned by offset:"), boundary)
-	case d.Verdict == align.Aligned && d.Volume != nil && d.Volume.shift != 0 && every == "every partition":
-		t.printf("%s no partition table, and the file puts the data of the volume on blocks.\n",
-			t.Paint(Green, "Aligned:"))
-	case d.Verdict == align.Aligned && d.Table.Scheme == "none" && every == "every partition":
-		t.printf("%s no partition table, and the volume starts at byte 0.\n",
-			t.Paint(Green, "Aligned:"))
-	case d.Verdict == align.Aligned && len(alignedByData(d)) > 0:
-		t.Para(2, "%s the data of %s are on blocks of the storage, although the start is not; any other start is on "+
-			"a multiple of %s.", t.Paint(Green, "Aligned:"), partitions(alignedByData(d)), boundary)
-	case d.Verdict == align.Aligned:
-		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(Green, "Aligned:"), every, boundary)
-	case d.Verdict == align.BelowBoundary:
-		if byData(d) {
-			which, start = "the data of "+which, "lie"
-		}
-		t.Para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(Yellow, "Below boundary:"),
-			which, start, boundary)
-	default:
-		t.Para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(Red, "Misaligned:"), which, start)
-	}
-}
-
 // ByOffset reports whether a disk is aligned only by the place of its partitions in a file.
 func (d *Disk) ByOffset() bool {
 	return d.Verdict == align.Aligned &&
@@ -179,172 +222,73 @@ func (d *Disk) ByOffset() bool {
 }
 
 // alignedByData returns the numbers of partitions with aligned data but an unaligned start.
-func alignedByData(d Disk) (numbers []string) {
-	for _, p := range d.Partitions {
-		if p.Verdict == align.Aligned && p.Stays != "" {
-			numbers = append(numbers, strconv.Itoa(p.Number))
-		}
-	}
-	return numbers
+func alignedByData(d Disk) []string {
+	return numbered(d, func(p Partition) bool { return p.Verdict == align.Aligned && p.Stays != "" })
 }
 
 // byData reports whether the data of a partition decide the verdict of the disk, because its start has another verdict.
 func byData(d Disk) bool {
-	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
+	return len(numbered(d, func(p Partition) bool {
 		return p.Verdict == d.Verdict && d.Boundary.Verdict(p.Start+p.shift) != p.Verdict
-	})
+	})) > 0
 }
 
-// worst names the partitions with the verdict of the disk, and returns the verb in the matching number.
-func worst(d Disk) (which, start string) {
-	var bad []string
+// worst returns the numbers of the partitions with the verdict of the disk.
+func worst(d Disk) []string {
+	return numbered(d, func(p Partition) bool { return p.Verdict == d.Verdict })
+}
+
+// numbered returns the numbers of some partitions.
+func numbered(d Disk, is func(Partition) bool) (out []string) {
 	for _, p := range d.Partitions {
-		if p.Verdict == d.Verdict {
-			bad = append(bad, strconv.Itoa(p.Number))
+		if is(p) {
+			out = append(out, strconv.Itoa(p.Number))
 		}
 	}
-	if len(bad) > 1 {
-		return partitions(bad), "start"
+	return out
+}
+
+// sliced names the table of slices that covers a disk without partitions.
+func sliced(d Disk) string {
+	if d.Volume == nil || !identify.Sliced(volume.Kind(d.Volume.Kind)) {
+		return ""
 	}
-	return partitions(bad), "starts"
+	return identify.Traits(volume.Kind(d.Volume.Kind)).Title
 }
 
-// contentText returns the reason why there is nothing to judge.
-func contentText(d Disk) string {
-	switch {
-	case d.Content == align.Blank:
-		return "the disk is blank: zeros where partition tables and file systems begin"
-	case d.Content == align.UnknownContent &&
-		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
-		return "the image has data that read as zeros, and no known content"
-	case d.Content == align.UnknownContent && d.Table.Scheme == "none" && !d.Unknown():
-		return "the partitions of its table are not read"
-	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
-		return "no partition table, and no known volume"
-	case d.Content == align.UnknownContent &&
-		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == layout.CodeUnknownContent }):
-		return "the partition table has no data partition, and the disk holds other data"
-	case d.Content == align.UnknownContent:
-		return "the partition table has only an entry of type 0x00, which Linux uses as a partition"
-	case slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Volume != nil }):
-		return "no partition is read or written by a running guest"
-	case len(d.Partitions) > 0:
-		return "no partition inside the extended one"
-	}
-	return "the partition table has no partition in it"
+func holdsVolume(p Partition) bool { return p.Volume != nil }
+
+// finds reports whether one of the findings has one of the codes.
+func finds(all []align.Finding, codes ...string) bool {
+	return slices.ContainsFunc(all, func(f align.Finding) bool { return slices.Contains(codes, f.Code) })
 }
 
-// fact prints a property of an image. Further lines are indented below its text.
-func (t *Text) fact(name, s string) {
-	t.printf("  %-9s  ", name)
-	t.Para(13, "%s", s)
+// fails reports whether one of the findings is an error.
+func fails(all []align.Finding) bool {
+	return slices.ContainsFunc(all, func(f align.Finding) bool { return f.Severity == align.Error })
 }
 
-func (t *Text) details(i Image) {
-	var details []string
+// details lists the properties of a container.
+func details(i Image) string {
+	var out []string
 	for _, k := range i.order {
-		details = append(details, k+" "+Safe(i.Details[k]))
+		out = append(out, k+" "+Safe(i.Details[k]))
 	}
-	if len(details) > 0 {
-		t.fact("Container", strings.Join(details, ", "))
-	}
-	for _, f := range i.Files {
-		t.fact("File", Safe(f.Name)+", "+units.Format(f.Size))
-	}
-	if u := i.Unpacked; u != nil {
-		t.fact("Packed", unpackedText(*u))
-	}
-	t.container(i)
+	return strings.Join(out, ", ")
 }
-
-func (t *Text) disk(d Disk) {
-	switch d.Table.Scheme {
-	case "mbr":
-		t.fact("Table", fmt.Sprintf("MBR, disk signature %s, %d heads, %d sectors per track", d.Table.Signature,
-			d.Table.Heads, d.Table.Sectors))
-	case "gpt":
-		t.fact("Table", fmt.Sprintf("GPT, disk GUID %s, %d-byte sectors", d.Table.GUID, d.Table.SectorSize))
-	default:
-		t.fact("Table", "none")
-	}
-	if d.Table.Scheme != "none" { // the code of a volume without a table belongs to the volume
-		t.fact("Boot code", bootText(d))
-	}
-	t.chain(d)
-	if d.Volume != nil {
-		t.fact("Content", VolumeText(d.Volume))
-	}
-}
-
-// maxLinks bounds the boot steps in text. JSON has all.
-const maxLinks = 32
 
 // maxUnseen bounds the unsearched places in text. JSON has all.
 const maxUnseen = 4
 
-// under prints lines below each other, the first one after a name. It prints the first lines, limited by most, then the
-// number of the remaining ones and hint.
-func (t *Text) under(name string, lines []string, most int, hint string) {
-	for i, l := range lines {
-		if i == most {
-			t.printf("%13s... and %d more%s\n", "", len(lines)-i, hint)
-			return
-		}
-		t.printf("  %-9s  ", name)
-		t.Para(15, "%s", SafeMessage(l)) // indented deeper than the next item
-		name = ""
-	}
-}
-
-// chain prints the steps of a boot, and the places that the search for boot components could not read.
-func (t *Text) chain(d Disk) {
-	var steps, unseen []string
-	for _, l := range d.Chain {
-		steps = append(steps, l.Text)
-	}
-	for _, u := range d.Unseen {
-		unseen = append(unseen, u.What+": "+u.Why)
-	}
+func (t *Text) disk(d *Disk) {
 	most := maxUnseen
 	if t.Verbose {
-		most = len(unseen)
+		most = len(d.Unseen)
 	}
-	t.under("Boot path", steps, maxLinks, "")
-	t.under("Not seen", unseen, most, " (-v lists them)")
-}
-
-// guest prints the state in which a machine was left, and the evidence unless it was shut down.
-func (t *Text) guest(g *Guest) {
-	switch {
-	case g == nil:
-		return
-	case len(g.Signs) == 0:
-		t.fact("Guest", "not known: nothing on the disk shows how it was left")
-		return
-	}
-	t.fact("Guest", string(g.State))
-	var signs []string
-	for _, s := range g.Signs {
-		if s.State != g.State || s.State == boot.ShutDown && !t.Verbose {
-			continue
-		}
-		text := s.Text
-		if s.OnMove != "" {
-			text += ": " + s.OnMove
-		}
-		signs = append(signs, text)
-	}
-	t.under("", signs, maxLinks, "")
-}
-
-func bootText(d Disk) string {
-	switch {
-	case d.Boot.Name == "empty":
-		return "none: a BIOS does not boot from this disk"
-	case d.Boot.ReadsCHS:
-		return d.Boot.Text + ": finds its partition by cylinder, head and sector"
-	}
-	return d.Boot.Text
+	t.say("disk", struct {
+		*Disk
+		Most int
+	}{d, most})
 }
 
 func (t *Text) partitions(d Disk) {
@@ -447,35 +391,13 @@ func (t *Text) findings(fs []align.Finding) {
 	if slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Cost == "" }) {
 		t.printf("\n")
 	}
-	t.findingLines(fs)
-}
-
-func (t *Text) findingLines(fs []align.Finding) {
-	colors := map[align.Severity]Color{
-		align.Info: Cyan, align.Warning: Yellow,
-		align.Error: Red,
-	}
-	for _, f := range fs {
-		if f.Cost != "" { // printed once for all
-			continue
-		}
-		t.Para(4, "%s %s: %s", t.Paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
-		t.remedy(f)
-	}
+	t.say("findings", fs)
 }
 
 // notes prints findings before a result, and an empty line after them.
 func (t *Text) notes(fs []align.Finding) {
-	t.findingLines(fs)
-	if len(fs) > 0 {
+	if t.say("findings", fs); len(fs) > 0 {
 		t.printf("\n")
-	}
-}
-
-func (t *Text) remedy(f align.Finding) {
-	if f.Remedy != "" {
-		t.printf("    ")
-		t.Para(4, "%s", SafeMessage(f.Remedy))
 	}
 }
 
@@ -507,20 +429,6 @@ func (r *Inspect) stored(u *align.Usage, nonZero *int64) {
 	}
 }
 
-// container prints the parents of the image, and how much of the disk it stores.
-func (t *Text) container(i Image) {
-	for _, l := range i.Chain {
-		kind := strings.TrimSpace(FormatName(l.Format) + " " + l.Subformat)
-		if l.ContentID != "" {
-			kind += ", content id " + Safe(l.ContentID)
-		}
-		t.fact("Parent", Safe(l.Name)+" ("+kind+")")
-	}
-	if i.Usage != nil {
-		t.fact("Data", usageText(i.Usage, i.Size, i.place()))
-	}
-}
-
 // place returns the words for the place of the stored bytes: "on this disk" if a file has holes, otherwise "in the
 // container".
 func (i Image) place() string {
@@ -528,54 +436,4 @@ func (i Image) place() string {
 		return "on this disk"
 	}
 	return "in the container"
-}
-
-// usageText describes in one line how a disk of size bytes is stored.
-func usageText(u *Usage, size int64, place string) string {
-	s := "nothing"
-	switch {
-	case u.Stored > 0:
-		s = units.Format(u.Stored)
-	case u.Compressed > 0:
-		s = units.Format(u.Compressed)
-	}
-	s += " of " + units.Format(size) + " stored " + place
-	switch {
-	case u.Stored > 0 && u.Compressed > 0:
-		s += fmt.Sprintf(", in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
-	case u.Stored > 0:
-		s += ", in " + pieces(u)
-	case u.Compressed > 0:
-		s += ", compressed"
-	}
-	if u.Inherited > 0 {
-		s += fmt.Sprintf(", %s in parents", units.Format(u.Inherited))
-	}
-	if u.NonZero != nil && u.Stored+u.Compressed+u.Inherited > 0 {
-		s += fmt.Sprintf(", %s not zero", units.Format(*u.NonZero))
-	}
-	if !u.Complete {
-		s += ": its map is too long to look at all of it"
-		if u.Stored+u.Compressed > 0 {
-			s = "at least " + s
-		}
-	}
-	return s
-}
-
-func pieces(u *Usage) string {
-	s := units.Counted(u.Pieces, "piece")
-	if u.Unordered > 0 {
-		s += fmt.Sprintf(" (%d out of order)", u.Unordered)
-	}
-	return s
-}
-
-// unpackedText describes the packed source of an image.
-func unpackedText(u image.Unpacked) string {
-	text := u.Kind
-	if u.Member != "" {
-		text += ", member " + Safe(u.Member)
-	}
-	return fmt.Sprintf("%s, %s (%d bytes) unpacked", text, units.Format(u.Size), u.Size)
 }
