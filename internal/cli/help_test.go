@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 func TestFold(t *testing.T) {
@@ -306,7 +307,7 @@ func TestSuggestionsAreOfTheTable(t *testing.T) {
 	flags := results.BoundaryFlags(align.Kept)
 	for _, built := range []string{
 		report.AlignCommand("a.vhd", "raw", flags), report.AlignPackageCommand("a.ovf", flags),
-		report.ReplaceCommand("a.img", flags),
+		shell.Command("replace", flags, "a.img"),
 	} {
 		require.Empty(t, unknownIn(built, found))
 	}

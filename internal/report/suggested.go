@@ -40,11 +40,6 @@ func AlignPackageCommand(path string, fs []string) string {
 	return shell.Command("align", fs, path, PackageCopyName(path))
 }
 
-// ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
-func ReplaceCommand(path string, fs []string) string {
-	return shell.Command("replace", fs, path)
-}
-
 // PackageCopyName suggests a name for the copy of a package. The copy is always an archive, even for an OVF with loose
 // files: next to their originals, the files could not keep the names that the OVF references.
 func PackageCopyName(path string) string {

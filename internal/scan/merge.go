@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // ReportFile is a file of results, with labels for rows without these keys.
@@ -87,13 +86,11 @@ func (m *Merged) Close() error { return m.table.close() }
 // merging is the state of a running MergeTask.
 type merging struct {
 	*MergeTask
-	table     *table
-	summary   *results.Summary
-	shown     results.Shown
-	boundary  align.Boundary // of all rows; zero before the first disk
-	storages  map[string]bool
-	shards    map[library]map[int]int // number of reads of each share
-	libraries int                     // bytes of the PATHs in shards
+	table    *table
+	summary  *results.Summary
+	boundary align.Boundary // of all rows; zero before the first disk
+	storages map[string]bool
+	shards   map[library]map[int]int // number of reads of each share
 }
 
 // library identifies a set of images that is divided into shards, by its PATHs and the number of shards.
@@ -105,7 +102,7 @@ type library struct {
 // Run reads all files and returns the ranked report. The caller must close it.
 func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
-		MergeTask: t, summary: results.NewSummary(), shown: results.NewShown(), storages: map[string]bool{},
+		MergeTask: t, summary: results.NewSummary(), storages: map[string]bool{},
 		shards: map[library]map[int]int{},
 		table:  &table{ctx: ctx, labelAt: map[string]int32{}, seed: maphash.MakeSeed()},
 	}
@@ -131,7 +128,7 @@ func (t *MergeTask) Run(ctx context.Context) (out *Merged, err error) {
 		return nil, err
 	}
 	m.finish(start)
-	r := &results.Report{Summary: s, Fail: t.Fail, Images: m.table.sorted(m.complete), Shown: m.shown}
+	r := &results.Report{Summary: s, Fail: t.Fail, Images: m.table.sorted(m.complete), Rows: len(m.table.kept)}
 	if r.NoneJudged() {
 		s.ExitCode = t.Fail.Code(&results.Image{State: results.Failed})
 	}
@@ -184,32 +181,28 @@ const maxStorages = 64
 
 // sumUp adds the joined rows, one for each image, to the sums, and sorts the table.
 func (m *merging) sumUp() error {
-	sums := labelSums{}
-	err := m.table.each(func(r row) error {
-		m.complete(r)
-		r.kept.order = r.Order()
-		m.summary.Add(r.Image)
-		m.shown.Add(r.Image)
-		m.summary.Exit(r.Image, m.Fail)
-		sums.add(r.Image)
-		if r.Joined != nil {
-			m.summary.Merged.Joined++
+	sums, merged := labelSums{}, m.summary.Merged
+	for k, i := range m.table.rows {
+		m.complete(i)
+		k.order = i.Order()
+		m.summary.Add(i)
+		m.summary.Exit(i, m.Fail)
+		sums.add(i)
+		if i.Joined != nil {
+			merged.Joined++
 		}
-		return nil
-	})
-	if err != nil {
-		return err
+		if m.table.records[k.record].key == (sum{}) {
+			merged.Unknown++
+		}
 	}
-	merged := m.summary.Merged
-	merged.Labels, merged.Unknown = sums.sorted(), m.table.unidentified()
+	merged.Labels = sums.sorted()
 	m.table.sort()
-	return nil
+	return m.table.err
 }
 
 // complete sets the fields of a row that depend on this report: verdict, priority, the path of the copy, and whether
 // unknown content is accepted.
-func (m *merging) complete(r row) {
-	i := r.Image
+func (m *merging) complete(i *results.Image) {
 	i.Tolerated, i.Change = m.AllowUnknown, ""
 	i.Assess(results.BoundaryFlags(m.boundary))
 	if i.Copied != "" { // the path in the row is not trusted
@@ -381,11 +374,6 @@ func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	}
 	of := library{strings.Join(p.Paths, " "), shard.N}
 	if m.shards[of] == nil {
-		if m.libraries += len(of.paths); m.libraries > results.MaxLine {
-			m.lost(f.Path, "limit", fmt.Sprintf("the PATHs of all shards have more than %s, the most that is kept",
-				units.Format(results.MaxLine)))
-			return 0
-		}
 		m.shards[of] = map[int]int{}
 	}
 	m.shards[of][shard.K]++

@@ -22,7 +22,7 @@ import (
 type table struct {
 	ctx   context.Context //nolint:containedctx // of the run
 	files []*os.File
-	err   error // the first error of sorted
+	err   error // the first error of rows
 
 	records []record // in the order of the input
 	paths   []byte   // of all records
@@ -193,15 +193,9 @@ func (t *table) sameImage(k, n int32) bool {
 		a.main != 0 && a.main == b.main
 }
 
-// row is a row read back from its file.
-type row struct {
-	*results.Image
-	kept *kept
-}
-
-// read reads a row back from its file.
-func (t *table) read(n int32) (*results.Image, error) {
-	r := &t.records[n]
+// read reads the row that counts of an image back from its file. It has the labels of all rows of the image.
+func (t *table) read(k *kept) (*results.Image, error) {
+	r := &t.records[k.record]
 	t.line = slices.Grow(t.line[:0], int(r.length))[:r.length]
 	if _, err := t.files[r.file].ReadAt(t.line, r.offset); err != nil {
 		return nil, err
@@ -213,49 +207,26 @@ func (t *table) read(n int32) (*results.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.Reuse, i.Joined = nil, nil // valid for one scan only
+	i.Reuse, i.Joined, i.Labels = nil, nil, t.labels[k.labels] // the first two are valid for one scan only
 	i.SetPath(i.ExactPath())
+	if k.rows > 1 {
+		i.Joined = &results.Joined{By: identities[r.by], Rows: int(k.rows)}
+	}
 	return i, nil
 }
 
-// rowOf reads back the row that counts of an image, with the labels of all its rows.
-func (t *table) rowOf(k *kept) (out row, err error) {
-	out.kept = k
-	if out.Image, err = t.read(k.record); err != nil {
-		return out, err
-	}
-	out.Labels = t.labels[k.labels]
-	if k.rows > 1 {
-		out.Joined = &results.Joined{By: identities[t.records[k.record].by], Rows: int(k.rows)}
-	}
-	return out, nil
-}
-
-// each passes the row of each image to use, in the order of t.kept.
-func (t *table) each(use func(r row) error) error {
+// rows yields the row of each image, in the order of t.kept. The first error ends them.
+func (t *table) rows(yield func(*kept, *results.Image) bool) {
 	for n := range t.kept {
-		if err := t.ctx.Err(); err != nil {
-			return err
+		if t.err = cmp.Or(t.err, t.ctx.Err()); t.err != nil {
+			return
 		}
-		r, err := t.rowOf(&t.kept[n])
-		if err == nil {
-			err = use(r)
-		}
-		if err != nil {
-			return err
+		k := &t.kept[n]
+		var i *results.Image
+		if i, t.err = t.read(k); t.err != nil || !yield(k, i) {
+			return
 		}
 	}
-	return nil
-}
-
-// unidentified returns the number of rows without an identity.
-func (t *table) unidentified() (n int) {
-	for _, k := range t.kept {
-		if t.records[k.record].key == (sum{}) {
-			n++
-		}
-	}
-	return n
 }
 
 // sort puts the rows into report order, like results.Compare.
@@ -266,23 +237,16 @@ func (t *table) sort() {
 	})
 }
 
-// sorted yields the rows in report order. The first error ends them.
-func (t *table) sorted(complete func(r row)) iter.Seq[*results.Image] {
+// sorted yields the numbered rows in report order. The first error ends them.
+func (t *table) sorted(complete func(*results.Image)) iter.Seq[*results.Image] {
 	return func(yield func(*results.Image) bool) {
-		if t.err != nil {
-			return
-		}
-		number, enough := results.Numbers(), errors.New("the reader has enough")
-		t.err = t.each(func(r row) error {
-			complete(r)
-			number(r.Image)
-			if !yield(r.Image) {
-				return enough
+		number := results.Numbers()
+		for _, i := range t.rows {
+			complete(i)
+			number(i)
+			if !yield(i) {
+				return
 			}
-			return nil
-		})
-		if errors.Is(t.err, enough) {
-			t.err = nil
 		}
 	}
 }

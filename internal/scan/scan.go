@@ -339,7 +339,7 @@ func (r *search) finish(interrupted int) *results.Report {
 	}
 	r.keepParents()
 	results.Rank(r.images)
-	out.Images, out.Shown = slices.Values(r.images), results.NewShown(r.images...)
+	out.Images, out.Rows = slices.Values(r.images), len(r.images)
 	return out
 }
 

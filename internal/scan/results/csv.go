@@ -150,7 +150,7 @@ func csvText(value any) string {
 	case reflect.Invalid, reflect.Pointer: // without a subject
 		return ""
 	case reflect.Int, reflect.Int64:
-		return number(v.Int())
+		return strconv.FormatInt(v.Int(), 10)
 	default:
 		return fmt.Sprint(value)
 	}
@@ -216,6 +216,8 @@ func (d *Disk) hindrances() []align.Finding {
 		return d.Fix.Refusals
 	case d.Unplanned != nil:
 		return []align.Finding{{Code: d.Unplanned.Code, Severity: align.Error, Text: d.Unplanned.Message}}
+	case d.Verdict.Off() && d.Depth != Head:
+		return []align.Finding{{Severity: align.Error, Text: "no plan could be made"}}
 	}
 	return nil
 }
@@ -234,8 +236,6 @@ func (d *Disk) firstHindrance() string {
 	}
 	return ""
 }
-
-func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 // formulaStarts begin a formula in a spreadsheet, in both widths; TAB and CR are escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"

@@ -13,8 +13,7 @@ import (
 	"iter"
 	"path"
 	"reflect"
-	"slices"
-	"strconv"
+	"runtime"
 	"strings"
 	"sync"
 	"text/template"
@@ -23,6 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -41,7 +41,7 @@ type Format struct {
 type Report struct {
 	Summary *Summary
 	Images  iter.Seq[*Image] // in the order of Rank; printers go through them several times
-	Shown   Shown            // of Images
+	Rows    int              // number of Images
 	Fail    FailOn
 	Text    *report.Text // layout of text
 }
@@ -287,10 +287,13 @@ var layoutFunctions = template.FuncMap{
 			"images are off the boundary and stay: a move would put their data worse.")
 	},
 	"sums":  func(l LabelSum) string { return l.text() },
-	"plain": units.Counted[int],
+	"plain": units.Counted[int], "message": report.SafeMessage,
+	"red": report.Painted(report.Red), "cyan": report.Painted(report.Cyan), "green": report.Painted(report.Green),
+	"bash": func() bool { return shell.ForBash(runtime.GOOS) },
+	"plan": func(path string) string { return shell.Command("plan", nil, path) },
 
 	"classes": classesOf, "command": (*Image).command, "extra": extraPercent,
-	"first": first, "join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
+	"join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
 	"tags": tagsOf, "unknown": (*Summary).unknown, "unreadable": (*Summary).unreadable, "word": wordOf,
 }
 
@@ -432,9 +435,9 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	case i.State != Judged:
 		return c.skipped(string(i.State), i.finding())
 	case code != 0:
-		lines := i.offLines()
-		c.Element, c.Type, c.Message = "failure", string(i.Verdict), lines[0]
-		c.Body = slices.Concat(lines, i.fixLines())
+		c.Element, c.Type = "failure", string(i.Verdict)
+		c.Message = cmp.Or(orZero(i.Priority).Reason, c.Type)
+		c.Body = i.fixLines()
 	case i.Verdict == align.NothingToJudge:
 		return c.skipped(string(i.Content), "nothing to judge: "+contentLooks[i.Content].word)
 	case i.lostDisk() != "":
@@ -463,44 +466,6 @@ func (i *Image) lostDisk() string {
 		}
 	}
 	return ""
-}
-
-// maxOffLines bounds the partitions that a test case lists; the other reports list all of them.
-const maxOffLines = 20
-
-// offLines lists the partitions off the boundary, one per line. There is at least one line.
-func (i *Image) offLines() (out []string) {
-	more := 0
-	for _, d := range i.Disks {
-		for _, p := range d.Partitions {
-			switch {
-			case !p.Verdict.Off():
-			case len(out) == maxOffLines:
-				more++
-			default:
-				out = append(out, offLine(d, p))
-			}
-		}
-	}
-	if more > 0 {
-		out = append(out, fmt.Sprintf("and %d more", more))
-	}
-	if len(out) == 0 {
-		out = []string{string(i.Verdict)}
-	}
-	return out
-}
-
-func offLine(d Disk, p report.Partition) string {
-	where, boundary := "partition "+strconv.Itoa(p.Number), d.Boundary
-	if d.Member != "" {
-		where = d.Member + ": " + where
-	}
-	if p.Verdict == align.Misaligned {
-		boundary = align.SmallestBoundary
-	}
-	_, start := startOf(p)
-	return fmt.Sprintf("%s starts at %s, off %s", where, start, boundary)
 }
 
 // startOf returns the start that decides the verdict on a partition, and its description.

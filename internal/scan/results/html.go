@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"iter"
-	"maps"
 	"math"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/report/pages"
-	"github.com/trueup/trueup/internal/units"
 )
 
 //go:embed html/report.html.tmpl
@@ -44,73 +40,34 @@ var htmlKind = pages.New(pages.Source{
 // safe escapes a text from an image, a file name or the command line.
 func safe(s string) string { return report.SafeMessage(s) }
 
-// first returns the first n items of a list, or all of them if there are fewer.
-func first(n int, list any) any {
-	v := reflect.ValueOf(list)
-	return v.Slice(0, min(n, v.Len())).Interface()
-}
-
 // htmlReport is the data of the template. Its own texts are safe; texts in Summary and Rows are not.
 type htmlReport struct {
 	*Summary
-	Lead                 []string
-	Tiles                []tile
-	Kinds, Tags, Formats []choice // filters
-	Total                int
-	Plain                iter.Seq[*Image] // rows without the script
-	LeftOut              int              // rows that are not in Plain
-	Rows, Shared         iter.Seq[json.RawMessage]
+	Lead         []string
+	Tiles        []tile
+	Kinds, Tags  []choice // filters; the script counts their rows
+	Total        int
+	Plain        iter.Seq[*Image] // rows without the script
+	LeftOut      int              // rows that are not in Plain
+	Rows, Shared iter.Seq[json.RawMessage]
 }
 
-// choice is a filter and the number of rows that match it.
-type choice struct {
-	Key, Word string
-	Count     int
-}
+// choice is a filter: its class and its words.
+type choice struct{ Key, Word string }
 
 func newPage(r *Report) htmlReport {
-	shown, rows := r.Shown, newRowData(r.Images)
+	rows := newRowData(r.Images)
 	p := htmlReport{
-		Summary: r.Summary, Lead: htmlLead(r.Summary), Tiles: htmlTiles(r.Summary), Total: shown.rows,
-		Plain: rows.plain, LeftOut: max(0, shown.rows-maxPlain), Rows: rows.list, Shared: rows.listShared,
+		Summary: r.Summary, Lead: htmlLead(r.Summary), Tiles: htmlTiles(r.Summary), Total: r.Rows,
+		Plain: rows.plain, LeftOut: max(0, r.Rows-maxPlain), Rows: rows.list, Shared: rows.listShared,
 	}
 	for _, k := range kindOrder {
-		p.Kinds = append(p.Kinds, choice{k, wordOf(k), shown.kinds[k]})
+		p.Kinds = append(p.Kinds, choice{k, wordOf(k)})
 	}
 	for _, t := range tagRows {
-		p.Tags = append(p.Tags, choice{t.key, t.word, shown.tags[t.key]})
-	}
-	for _, f := range slices.Sorted(maps.Keys(shown.formats)) {
-		p.Formats = append(p.Formats, choice{f, f, shown.formats[f]})
+		p.Tags = append(p.Tags, choice{t.key, t.word})
 	}
 	return p
-}
-
-// Shown counts the rows of a report, for the filters of the page.
-type Shown struct {
-	rows                 int
-	kinds, tags, formats map[string]int
-}
-
-// NewShown returns the counts of some rows.
-func NewShown(images ...*Image) Shown {
-	s := Shown{kinds: map[string]int{}, tags: map[string]int{}, formats: map[string]int{}}
-	for _, i := range images {
-		s.Add(i)
-	}
-	return s
-}
-
-// Add counts a row.
-func (s *Shown) Add(i *Image) {
-	s.rows++
-	s.kinds[kindOf(i)]++
-	for _, t := range tagsOf(i) {
-		s.tags[t.Key]++
-	}
-	if i.Format != "" {
-		s.formats[safe(i.Format)]++
-	}
 }
 
 // htmlLead returns the result in a few sentences.
@@ -129,38 +86,15 @@ type tile struct {
 }
 
 func htmlTiles(s *Summary) (out []tile) {
-	at, boundary := percent(0), s.Boundary.Text()
-	for _, p := range []struct {
-		class       string
-		n           int
-		word, about string
-		rare        bool // no tile for zero
-	}{
-		{"failed", s.Failed, "failed", "could not be judged", false},
-		{"misaligned", s.Misaligned, "misaligned", "off 4 KiB", false},
-		{"below", s.Below, "below boundary", "on 4 KiB, off " + boundary, false},
-		{"unknown", s.unknown(), "unknown", "compressed, or of no known content", true},
-		{"aligned", s.Aligned, "aligned", "on " + boundary, false},
-		{
-			"nothing", s.Nothing - s.Contents[string(align.UnknownContent)], "nothing to judge",
-			"blank, or no partition", true,
-		},
-		{"orphan", s.Orphans, "orphans", "parts of disks, alone", false},
-		{"original", s.Originals, "originals", "of exchanged disks, kept", true},
-	} {
-		share := share(int64(p.n), int64(s.Images))
-		if p.n != 0 || !p.rare {
-			out = append(out, tile{p.class, strconv.Itoa(p.n), p.word, p.about, at, share, p.n == 0})
+	at := percent(0)
+	for _, l := range (sentences{Summary: s}).lines("tiles") {
+		t := tile{Class: l[0], Count: l[1], Word: l[2], About: l[3], At: at, Zero: l[1] == "0"}
+		if n, err := strconv.ParseInt(l[1], 10, 64); err == nil && t.Class != "" {
+			t.Share = share(n, int64(s.Images))
 		}
-		at += share
+		out, at = append(out, t), at+t.Share
 	}
-	return append(out,
-		tile{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
-		tile{
-			Count: units.Format(s.Fix.Copies), Word: "to copy",
-			About: "in " + units.Counted(s.Fix.Images, "image") + " to realign",
-		},
-		tile{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"})
+	return out
 }
 
 // Kinds of rows, as classes of the style sheet, worst first.
@@ -200,7 +134,7 @@ func leftAs(state boot.State) func(*Image) bool {
 func tagsOf(i *Image) (out []choice) {
 	for _, t := range tagRows {
 		if t.has(i) {
-			out = append(out, choice{Key: t.key, Word: t.word})
+			out = append(out, choice{t.key, t.word})
 		}
 	}
 	return out

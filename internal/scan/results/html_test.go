@@ -236,7 +236,7 @@ func TestHTMLOfUnchangedImages(t *testing.T) {
 func TestManyUnreadablePlaces(t *testing.T) {
 	s := summed([]*Image{row("/srv/b.raw", align.Aligned, "", 0, false)})
 	for range 1500 {
-		s.AddUnreadable(Unreadable{Path: "/srv/closed", Error: report.Error{Code: "io", Message: "permission denied"}})
+		s.Lose(Unreadable{Path: "/srv/closed", Error: report.Error{Code: "io", Message: "permission denied"}}, Default)
 	}
 	for _, verbose := range []bool{false, true} {
 		out := tableOf(report.Text{Verbose: verbose}, s, nil)
@@ -334,7 +334,7 @@ func TestHTMLIsBounded(t *testing.T) {
 	i.Parents = slices.Repeat([]string{"parent"}, 5000)
 	i.Files = slices.Repeat([]File{{Name: "part"}}, 5000)
 	s := sampleSummary([]*Image{i})
-	s.Unreadable = slices.Repeat([]Unreadable{{Path: "p"}}, 1_000_000)
+	s.Unreadable, s.UnreadableCount = slices.Repeat([]Unreadable{{Path: "p"}}, 1000), 1_000_000
 	out, doc := rendered(t, s, []*Image{i})
 	require.Less(t, len(out), 2<<20)
 	row := pageRow(i)

@@ -268,7 +268,7 @@ func (i *Image) Refusals() (out []align.Finding) {
 }
 
 // hindered reports whether no aligned copy can be made now.
-func (i *Image) hindered() bool { return len(i.Refusals()) > 0 || i.unplanned() }
+func (i *Image) hindered() bool { return len(i.hindrances()) > 0 }
 
 // guest returns the state in which the machine of an image was left: the gravest state of the inspected disks, or an
 // empty state without such disks.

@@ -41,12 +41,6 @@ func ParseFailOn(s string) (FailOn, error) {
 			return FailOn(level), nil
 		}
 	}
-	switch strings.ToUpper(s) {
-	case "64K":
-		return "", ondisk.In(ondisk.ErrUsage, "--fail-on %s: leave it out, since that is the default", s)
-	case "1M":
-		return "", ondisk.In(ondisk.ErrUsage, "--fail-on %s: scan with --boundary 1M, and leave it out", s)
-	}
 	return "", ondisk.NoChoice("--fail-on", s, FailOns()...)
 }
 
@@ -114,9 +108,6 @@ var ignoreLine = ondisk.LazyPattern(
 // ("2027-01-31") or "never", and a reason. Empty lines and lines that begin with # are skipped. An error names the
 // line.
 func ParseIgnore(text []byte) (out Ignore, err error) {
-	if len(text) > MaxIgnore {
-		return nil, fmt.Errorf("the file has more than %d bytes", MaxIgnore)
-	}
 	line := 0
 	for l := range bytes.Lines(bytes.TrimPrefix(text, []byte("\uFEFF"))) {
 		line++

@@ -47,7 +47,7 @@ func (i *Image) Assess(flags []string) {
 		return
 	}
 	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), i.Format, flags)}
-	i.exchange = report.ReplaceCommand(i.ExactPath(), flags)
+	i.exchange = shell.Command("replace", flags, i.ExactPath())
 	if i.packed() {
 		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
 	}
@@ -69,7 +69,7 @@ func (i *Image) Assess(flags []string) {
 	if refused := i.Refusals(); len(refused) > 0 {
 		p.Class += classRefused
 		why = append(why, "a copy is refused: "+refused[0].Text)
-	} else if i.unplanned() {
+	} else if i.hindered() {
 		p.Class += classRefused
 		why = append(why, "no plan could be made")
 	} else {
@@ -147,14 +147,6 @@ func (i *Image) role() align.Role {
 		}
 	}
 	return role
-}
-
-// unplanned reports whether a disk without a verdict or off the boundary has no plan.
-func (i *Image) unplanned() bool {
-	return slices.ContainsFunc(i.Disks, func(d Disk) bool {
-		return (d.Verdict == "" || d.Verdict.Off()) &&
-			d.Fix == nil
-	})
 }
 
 // highestCost returns the highest cost of the disks.

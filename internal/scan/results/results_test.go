@@ -163,7 +163,7 @@ func TestWorkForARow(t *testing.T) {
 	} {
 		f, passes := Formats[slices.Index(FormatNames(), name)], 0
 		r := &Report{
-			Summary: s, Shown: NewShown(images...), Text: &report.Text{},
+			Summary: s, Rows: len(images), Text: &report.Text{},
 			Images: func(yield func(*Image) bool) { passes++; slices.Values(images)(yield) },
 		}
 		require.NoError(t, f.Write(io.Discard, r))

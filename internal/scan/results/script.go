@@ -97,9 +97,8 @@ type scriptHead struct {
 
 func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
 	h := scriptHead{Summary: NewSummary(), Run: run}
-	body := &script{w: bufio.NewWriter(io.Discard), dests: map[string]int{}, replace: run.Replace}
 	for i := range images {
-		if i.Priority != nil && i.Copied == "" && !body.image(i) {
+		if i.Priority != nil && i.Copied == "" {
 			h.Add(i)
 			h.Relative = h.Relative || !strings.HasPrefix(i.ExactPath(), "/")
 		}
@@ -107,8 +106,8 @@ func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
 	return h
 }
 
-// image writes the block of one image, and reports whether the user must first edit its command.
-func (s *script) image(i *Image) (unfinished bool) {
+// image writes the block of one image.
+func (s *script) image(i *Image) {
 	fmt.Fprintln(s.w)
 	path, why := i.ExactPath(), ""
 	switch {
@@ -122,7 +121,7 @@ func (s *script) image(i *Image) (unfinished bool) {
 	if why != "" {
 		s.comment("%s", path)
 		s.comment("  not realigned%s", why)
-		return false
+		return
 	}
 	rank := i.Priority.Rank
 	s.comment("%d. %s", rank, path)
@@ -130,20 +129,20 @@ func (s *script) image(i *Image) (unfinished bool) {
 	if g := i.guest(); g != "" {
 		s.comment("  guest %s", g)
 	}
-	if hindrances := i.hindrances(); len(hindrances) > 0 || i.unplanned() {
+	if hindrances := i.hindrances(); len(hindrances) > 0 {
 		s.refused(hindrances)
-		return false
+		return
 	}
 	if s.replace && i.NoExchange == "" {
 		s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
-		return false
+		return
 	}
 	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.CopyName()
 	if before, taken := s.dests[dest]; taken {
 		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
 		s.comment("  %s", i.Priority.Command)
-		return true
+		return
 	}
 	s.dests[dest] = rank
 	if s.replace {
@@ -151,13 +150,9 @@ func (s *script) image(i *Image) (unfinished bool) {
 	}
 	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
-	return false
 }
 
 func (s *script) refused(hindrances []align.Finding) {
-	if len(hindrances) == 0 {
-		s.comment("  not realigned: no plan could be made")
-	}
 	for _, f := range hindrances {
 		s.comment("  not realigned: %s", findingText(f))
 		if f.Remedy != "" {

@@ -169,17 +169,12 @@ func (s *Summary) noneJudged() bool {
 // maxUnreadableKept bounds the listed unreadable places. All are counted.
 const maxUnreadableKept = 1000
 
-// AddUnreadable records a file or folder that could not be read.
-func (s *Summary) AddUnreadable(u Unreadable) {
+// Lose records a file or folder that could not be read. Its content is unknown, so it counts as a failed image.
+func (s *Summary) Lose(u Unreadable, fail FailOn) {
 	s.UnreadableCount++
 	if len(s.Unreadable) < maxUnreadableKept {
 		s.Unreadable = append(s.Unreadable, u)
 	}
-}
-
-// Lose records a file or folder that could not be read. Its content is unknown, so it counts as a failed image.
-func (s *Summary) Lose(u Unreadable, fail FailOn) {
-	s.AddUnreadable(u)
 	s.Exit(&Image{Path: u.Path, State: Failed}, fail)
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"iter"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,14 +13,13 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // Limits of a text. JSON has no such limits.
 const (
 	leastColumns  = 40 // a narrower terminal breaks lines itself
-	maxUneventful = 20 // images of a kind that needs no action; more are only counted
+	maxUneventful = 20 // images that need no action; more are only counted
 	maxUnreadable = 10
 	indent        = "    "
 )
@@ -53,54 +51,42 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	}
 	cols := columns(s)
 	v := overview(images, cols, t.Verbose)
-	if v.failed > 0 && v.worst != nil {
-		p.para("", units.Counted(v.failed, "image")+" could not be judged. See the end of the table.")
-		p.line("")
-	}
 	p.rows(images, cols, v)
-	for k, kind := range uneventful {
-		if !v.shows(k) {
-			p.para("", fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(v.counts[k])),
-				kind.name))
-		}
+	if v.hides() {
+		p.para("", thousands(int64(v.quiet))+" images that need no action are not shown (-v shows them).")
 	}
 	if v.all > 0 {
 		p.line("")
 	}
-	p.summary(v.partly)
-	p.next(v.worst, v.fixable)
+	p.summary(v)
 }
 
 // view holds the properties of all images that are needed before printing a table.
 type view struct {
 	verbose        bool
 	all, partly    int
-	failed         int
-	counts         []int         // of the kinds of uneventful
-	widths         map[int][]int // of columns and path in rows of one kind, in cells
-	worst, fixable *Image        // of the images to realign: the first, and the first that can be realigned
+	quiet          int    // images that need no action
+	widths         []int  // of columns and path, in cells
+	worst, fixable *Image // of the images to realign: the first, and the first that can be realigned
 }
 
-// shows reports whether the table lists the images of a kind. It omits images that need no action if there are many.
-func (v *view) shows(kind int) bool { return v.verbose || kind < 0 || v.counts[kind] <= maxUneventful }
+// hides reports whether the table omits the images that need no action, since there are many.
+func (v *view) hides() bool { return !v.verbose && v.quiet > maxUneventful }
 
 func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
-	v := view{verbose: verbose, counts: make([]int, len(uneventful)), widths: map[int][]int{}}
+	v := view{verbose: verbose, widths: make([]int, len(cols)+1)}
 	for i := range images {
 		v.all++
 		if i.partly() {
 			v.partly++
 		}
-		if i.State == Failed && i.Accepted == nil {
-			v.failed++
+		if i.uneventful() {
+			v.quiet++
 		}
-		kind := i.uneventfulKind()
-		if kind >= 0 {
-			v.counts[kind]++
+		for n, c := range cols {
+			v.widths[n] = max(v.widths[n], report.Cells(report.SafeMessage(c.cell(i))))
 		}
-		if v.shows(kind) {
-			v.measure(i, kind, cols)
-		}
+		v.widths[len(cols)] = max(v.widths[len(cols)], report.Cells(report.SafeMessage(i.Path)))
 		if i.toDo() && v.worst == nil {
 			v.worst = i
 		}
@@ -111,42 +97,10 @@ func overview(images iter.Seq[*Image], cols []column, verbose bool) view {
 	return v
 }
 
-// measure widens the columns of a kind of images to fit one image.
-func (v *view) measure(i *Image, kind int, cols []column) {
-	if v.widths[kind] == nil {
-		v.widths[kind] = make([]int, len(cols)+1)
-	}
-	w := v.widths[kind]
-	for n, c := range cols {
-		w[n] = max(w[n], cells(report.SafeMessage(c.cell(i))))
-	}
-	w[len(cols)] = max(w[len(cols)], cells(report.SafeMessage(i.Path)))
-}
-
-// uneventful lists the kinds of images that need no action. The kinds are disjoint.
-var uneventful = []struct {
-	name string
-	has  func(i *Image) bool
-}{
-	{"aligned", (*Image).uneventful},
-	{"blank", func(i *Image) bool { return i.Content == align.Blank && i.Accepted == nil }},
-	{"accepted", func(i *Image) bool { return i.Accepted != nil }},
-	{"removed", func(i *Image) bool { return i.State == Gone }},
-}
-
-// uneventfulKind returns the index of the image's kind in uneventful, or a negative number.
-func (i *Image) uneventfulKind() int {
-	for k, kind := range uneventful {
-		if kind.has(i) {
-			return k
-		}
-	}
-	return -1
-}
-
-// uneventful reports whether there is nothing to report about an image.
+// uneventful reports whether an image needs no action.
 func (i *Image) uneventful() bool {
-	return i.State == Judged && i.Verdict == align.Aligned && i.Accepted == nil && !i.partly()
+	return i.Accepted != nil || i.State == Gone || i.Content == align.Blank ||
+		i.State == Judged && i.Verdict == align.Aligned && !i.partly()
 }
 
 // partly reports whether a disk of a package could not be judged while others were.
@@ -183,16 +137,16 @@ func (p *printer) rows(images iter.Seq[*Image], all []column, v view) {
 	}
 	var b strings.Builder
 	for _, c := range cols {
-		b.WriteString(pad(c.head, c.width, c.right) + between)
+		b.WriteString(report.Pad(c.head, c.width, c.right) + between)
 	}
 	p.line(b.String() + "path")
 	for i := range images {
-		if !v.shows(i.uneventfulKind()) {
+		if v.hides() && i.uneventful() {
 			continue
 		}
 		b.Reset()
 		for _, c := range cols {
-			cell := pad(report.SafeMessage(c.cell(i)), c.width, c.right)
+			cell := report.Pad(report.SafeMessage(c.cell(i)), c.width, c.right)
 			if c.head == verdictColumn {
 				cell = p.t.Paint(i.color(), cell)
 			}
@@ -282,27 +236,16 @@ const (
 // fit chooses the columns that leave room for the paths, and returns that room; 0 is unlimited. It chooses no columns
 // if there are no rows.
 func (v *view) fit(all []column, width int) (chosen []column, path int) {
-	longest, some := cells("path"), false
-	for n := range all {
-		all[n].width = cells(all[n].head)
-	}
-	for kind, widths := range v.widths {
-		if !v.shows(kind) {
-			continue
-		}
-		some = true
-		longest = max(longest, widths[len(all)])
-		for n := range all {
-			all[n].width = max(all[n].width, widths[n])
-		}
-	}
-	if !some {
+	if v.all == 0 || v.hides() && v.quiet == v.all {
 		return nil, 0
+	}
+	for n := range all {
+		all[n].width = max(v.widths[n], report.Cells(all[n].head))
 	}
 	if width == 0 {
 		return all, 0
 	}
-	want := min(longest, max(leastFor, width/3))
+	want := min(max(v.widths[len(all)], report.Cells("path")), max(leastFor, width/3))
 	for {
 		left := width
 		for _, c := range all {
@@ -470,7 +413,7 @@ func fixCell(i *Image) string {
 		return "copied"
 	case len(i.Refusals()) > 0:
 		return "refused"
-	case i.unplanned():
+	case i.hindered():
 		return "no plan"
 	}
 	return "yes"
@@ -480,32 +423,12 @@ func fixCell(i *Image) string {
 
 const ellipsis = "…"
 
-// cells returns the width of a text in cells, without escape sequences.
-func cells(s string) int { return report.Cells(s) }
-
-// shorten fits a path into n cells; 0 is unlimited. It drops the middle of the path and keeps the file name. If the
-// name does not fit, it keeps the beginning and the end of the name.
+// shorten fits a path into n cells; 0 is unlimited. It drops the beginning.
 func shorten(path string, n int) string {
-	if n <= 0 || cells(path) <= n {
+	if n <= 0 || report.Cells(path) <= n {
 		return path
 	}
-	slash := strings.LastIndexByte(path, '/')
-	name, mark := path[slash+1:], ellipsis+"/"
-	if room := n - cells(mark) - cells(name); slash > 0 && room >= 0 {
-		return report.Trim(path[:slash], room) + mark + name
-	}
-	room := max(n-cells(ellipsis), 0)
-	end := report.TrimLeft(name, room-room/2)
-	return report.Trim(name, room-cells(end)) + ellipsis + end
-}
-
-// pad pads s with blanks to n cells, on the left if right is set, else on the right.
-func pad(s string, n int, right bool) string {
-	blanks := strings.Repeat(" ", max(n-cells(s), 0))
-	if right {
-		return blanks + s
-	}
-	return s + blanks
+	return ellipsis + report.TrimLeft(path, max(n-report.Cells(ellipsis), 0))
 }
 
 // thousands prints a number with a comma between groups of three digits.
@@ -539,23 +462,25 @@ func images(n int) string { return counted(n, "image", "images") }
 type sentences struct {
 	*Summary
 	Verbose, AllAligned bool
-	Partly              int // images judged without one of their disks
+	Partly              int    // images judged without one of their disks
+	Worst, Fixable      *Image // see view
 }
 
 // textTemplate lays out the sentences about a run.
 var textTemplate = parsed("scan.text.tmpl")
 
-// summary prints the number of images, their verdicts and the work of realigning them. partly is the number of images
-// judged without one of their disks.
-func (p *printer) summary(partly int) {
-	s := sentences{p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && partly == 0, partly}
-	p.sentences("result", s)
+// summary prints the number of images, their verdicts, the work of realigning them, and the next commands.
+func (p *printer) summary(v view) {
+	s := sentences{
+		p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && v.partly == 0, v.partly, v.worst, v.fixable,
+	}
+	p.t.Say(textTemplate(), "result", s)
 	if s.Images > 0 && !s.AllAligned {
 		p.counts(s)
 	}
-	p.sentences("work", s)
+	p.t.Say(textTemplate(), "work", s)
 	p.unreadable()
-	p.sentences("notes", s)
+	p.t.Say(textTemplate(), "notes", s)
 }
 
 // colors holds the names of colors in the template.
@@ -577,31 +502,18 @@ func (s sentences) lines(part string) (out [][]string) {
 	return out
 }
 
-// sentences prints a part of the template.
-func (p *printer) sentences(part string, s sentences) {
-	for _, l := range s.lines(part) {
-		if len(l) == 3 {
-			p.t.Lead(colors[l[0]], l[1], l[2])
-		} else if rest, indented := strings.CutPrefix(l[0], indent); indented {
-			p.para(indent, rest)
-		} else {
-			p.para("", l[0])
-		}
-	}
-}
-
 // counts prints a line for each kind of result with at least one image.
 func (p *printer) counts(s sentences) {
 	p.para("", images(s.Images)+":")
 	lines := slices.DeleteFunc(s.lines("counts"), func(l []string) bool { return l[0] == "0" })
 	digits, word := 0, 0
 	for _, l := range lines {
-		digits, word = max(digits, cells(l[0])), max(word, cells(l[1]))
+		digits, word = max(digits, report.Cells(l[0])), max(word, report.Cells(l[1]))
 	}
 	for _, l := range lines {
-		begin := between + pad(l[0], digits, true) + between
-		width := cells(begin) + word + len(between)
-		begin += p.t.Paint(colors[l[2]], pad(l[1], word, false)) + between
+		begin := between + report.Pad(l[0], digits, true) + between
+		width := report.Cells(begin) + word + len(between)
+		begin += p.t.Paint(colors[l[2]], report.Pad(l[1], word, false)) + between
 		for _, rest := range report.Fold(l[3], max(p.t.Width-width, 0)) {
 			p.line(begin + rest)
 			begin = strings.Repeat(" ", width)
@@ -670,27 +582,4 @@ func isolationWords(i Isolation) string {
 		out += "; " + i.Note
 	}
 	return strings.TrimSuffix(out, ".")
-}
-
-// next prints the next command and flags for further reports. The command is never cut or wrapped, so that users can
-// paste it.
-func (p *printer) next(worst, fixable *Image) {
-	if worst == nil {
-		return
-	}
-	p.line("")
-	if fixable == nil {
-		p.command("To see why a copy of the worst is refused:", shell.Command("plan", nil, worst.Path))
-	} else {
-		p.command("To realign the worst that can be:", fixable.Priority.Command)
-	}
-	if p.s.Fix.Images > 1 && p.s.Merged == nil && shell.ForBash(runtime.GOOS) {
-		p.para("", "To get a script that realigns all that can be: the same scan with --script fix.sh.")
-	}
-	p.para("", "To get a page to look at and to share: the same with -o html --out report.html.")
-}
-
-func (p *printer) command(what, line string) {
-	p.para("", what)
-	p.line(between + report.SafeMessage(line))
 }

@@ -6,7 +6,7 @@
   const body = $("rows"), find = $("find"), format = $("format"), state = $("state"), reset = $("reset"), open = $("open"), save = $("save"), part = $("part"),
     more = $("more");
   const heads = Array.from(document.querySelectorAll("th[data-sort]"));
-  const boxes = Array.from(document.querySelectorAll("#tools input[type=checkbox]"));
+  let boxes = Array.from(document.querySelectorAll("#tools input[type=checkbox]"));
   const most = 200; // rows that are opened at once
   const step = 500, paper = 5000; // rows that are drawn at once, and at most for paper
   const kinds = ["failed", "misaligned", "below", "unknown", "aligned", "nothing", "orphan", "original", "removed"];
@@ -46,6 +46,20 @@
     return e;
   };
   const when = (is, ...content) => is ? content : [];
+
+  // Each choice has the number of its rows; one without rows goes.
+  const counts = new Map(), formats = new Map();
+  const count = (map, key) => map.set(key, (map.get(key) || 0) + 1);
+  for (const r of rows) {
+    for (const c of r.classes) count(counts, c);
+    if (r.format !== "") count(formats, r.format);
+  }
+  for (const b of boxes) {
+    if (counts.has(b.value)) b.parentNode.append(" " + counts.get(b.value));
+    else b.parentNode.remove();
+  }
+  boxes = boxes.filter((b) => counts.has(b.value));
+  for (const f of Array.from(formats.keys()).sort()) format.append(make("option", {value: f}, f + " (" + formats.get(f) + ")"));
 
   const decimal = new Intl.NumberFormat("en", {maximumFractionDigits: 2, useGrouping: false, roundingMode: "halfEven"});
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
