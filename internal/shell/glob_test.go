@@ -62,18 +62,18 @@ func TestGlob(t *testing.T) {
 }
 
 func TestGlobErrors(t *testing.T) {
-	const malformed = `character 1: the glob is malformed: each [ and { must be closed, each [] contain a character, ` +
+	const malformed = `the glob is malformed: each [ and { must be closed, each [] contain a character, ` +
 		`and each \ precede one`
 	for glob, want := range map[string]string{
-		"":                        "character 1: the glob is empty",
-		"old/":                    "character 4: the glob ends in a slash; append ** for all files in the folder",
+		"":                        "the glob is empty",
+		"old/":                    "the glob ends in a slash; append ** for all files in the folder",
 		"a[b":                     malformed,
 		"a[":                      malformed,
 		"a[]":                     malformed,
 		"a{b,c":                   malformed,
 		`ab\`:                     malformed,
-		"./.":                     "character 1: the glob matches no file",
-		strings.Repeat("a", 4097): "character 4097: the glob has 4097 bytes, must have at most 4096",
+		"./.":                     "the glob matches no file",
+		strings.Repeat("a", 4097): "the glob has 4097 bytes, must have at most 4096",
 	} {
 		_, err := ParseGlob(glob)
 		require.EqualError(t, err, want)
@@ -146,7 +146,6 @@ func FuzzGlob(f *testing.F) {
 		}
 		g, err := ParseGlob(glob)
 		if err != nil {
-			require.ErrorAs(t, err, new(*GlobError))
 			return
 		}
 		got := g.match(name)

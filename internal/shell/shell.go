@@ -2,6 +2,7 @@
 package shell
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -147,30 +148,22 @@ type Glob struct {
 // maxGlob limits the length of a glob, in bytes: the longest path on Linux (PATH_MAX).
 const maxGlob = 4096
 
-// GlobError reports an error in a glob and its byte offset.
-type GlobError struct {
-	Off  int
-	Text string
-}
-
-func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
-
-// ParseGlob parses a glob. Every error is a *GlobError.
+// ParseGlob parses a glob.
 func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":
-		return nil, &GlobError{0, "the glob is empty"}
+		return nil, errors.New("the glob is empty")
 	case len(s) > maxGlob:
-		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, must have at most %d", len(s), maxGlob)}
+		return nil, fmt.Errorf("the glob has %d bytes, must have at most %d", len(s), maxGlob)
 	case strings.HasSuffix(s, "/"):
-		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; append ** for all files in the folder"}
+		return nil, errors.New("the glob ends in a slash; append ** for all files in the folder")
 	case !doublestar.ValidatePattern(s):
-		const want = "each [ and { must be closed, each [] contain a character, and each \\ precede one"
-		return nil, &GlobError{0, "the glob is malformed: " + want}
+		return nil, errors.New("the glob is malformed: each [ and { must be closed, each [] contain a character, and " +
+			"each \\ precede one")
 	}
 	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
 	if g.pattern == "" {
-		return nil, &GlobError{0, "the glob matches no file"}
+		return nil, errors.New("the glob matches no file")
 	}
 	if path.Base(g.pattern) == "**" {
 		g.pattern += "/*"
