@@ -209,7 +209,7 @@ func (a *Again) refuseMissing(why error) (free bool, err error) {
 	return true, &ondisk.Refusal{
 		Code: "unfinished", Reason: why.Error(),
 		Remedy: fmt.Sprintf("if the disk was restored from a backup, %s --force leaves the disk as it is and "+
-			"removes the journal, with %s", work.Command("undo"), p.describeSaved()),
+			"removes the journal, with the bytes that it saved from the old disk", work.Command("undo")),
 	}
 }
 
@@ -217,24 +217,13 @@ func (a *Again) refuseMissing(why error) (free bool, err error) {
 func (a *Again) drop() (d journal.Done, err error) {
 	d.Text = "the disk is left as it is, and the journal is removed"
 	d.Notes = []ondisk.Issue{{
-		Code: "journal-removed", Effect: ondisk.Warn, Text: "the journal held " + a.plan.describeSaved(),
+		Code: "journal-removed", Effect: ondisk.Warn, Text: "the journal held bytes saved from the old disk",
 		Remedy: "check that the disk is the one restored from a backup",
 	}}
 	if d.Removed, err = a.stale(a.plan); err == nil {
 		err = a.Held.Remove()
 	}
 	return d, err
-}
-
-// describeSaved describes the disk data in the journal.
-func (p *Plan) describeSaved() string {
-	n := int64(0)
-	for _, s := range p.Saved {
-		n += int64(len(s.Bytes))
-	}
-	last := p.Saved[len(p.Saved)-1]
-	return fmt.Sprintf("%d bytes saved from the first %d of the old disk, and the saved part of the stretch in "+
-		"progress", n, last.Off+int64(len(last.Bytes)))
 }
 
 // moving returns the file in the folder, or the device, that is in the middle of the move, even if it was renamed.

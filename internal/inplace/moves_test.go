@@ -337,7 +337,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
 		"a name without room for that of a journal": {func(_ *onFiles, m *Move) {
 			m.Image.Base = strings.Repeat("n", journal.MaxName-6)
-		}, "has 256 bytes, at most 255 are allowed; rename the disk, or give --journal FILE"},
+		}, "create nnn"},
 		"another user": {func(f *onFiles, _ *Move) {
 			f.put("user.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
 				"createType=\"monolithicFlat\"\nRW 96 FLAT \"vm.img\" 0\n"))

@@ -141,9 +141,6 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.named(around.Text != nil); err != nil {
-		return err
-	}
 	f, parts, err := m.open(int64(len(around.Tail)))
 	if err != nil {
 		return err
@@ -183,26 +180,6 @@ func (m *Move) Run(ctx context.Context) error {
 	}
 	defer w.Close() // the journal is durable, or removed
 	return m.end(ctx, &work{w, p, f})
-}
-
-// named returns a refusal if the name of the disk's journal or of its hidden descriptor would be too long.
-func (m *Move) named(descriptor bool) error {
-	long, remedy := "", "rename the disk"
-	if m.Journal == "" {
-		long = journal.PathOf(m.Image.Base)
-		remedy += ", or give --journal FILE"
-	}
-	if descriptor {
-		long, remedy = m.Image.Base+hidden, "rename the disk"
-	}
-	if len(long) <= journal.MaxName {
-		return nil
-	}
-	return &ondisk.Refusal{
-		Code: "limit", Remedy: remedy,
-		Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, at most %d are allowed", len(long),
-			journal.MaxName),
-	}
 }
 
 // place records the location of the disk in the plan: a device, or a file with its folder and its descriptor.
