@@ -8,11 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -107,26 +107,16 @@ func OpenLog(path string, args []string) (*os.File, error) {
 
 // alsoNamed returns the argument that names the same file, including values of other flags and disks of a package.
 func alsoNamed(path string, args []string) string {
-	info, statErr := os.Stat(path)
-	whole, absErr := filepath.Abs(path)
 	for _, arg := range args {
 		value := arg
-		if strings.HasPrefix(arg, "--") {
-			var flag string
-			flag, value, _ = strings.Cut(arg, "=")
-			if flag == "--log" {
+		if flag, of, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(flag, "--") {
+			if value = of; flag == "--log" {
 				continue
 			}
 		}
 		packed, _, _ := strings.Cut(value, "!")
-		for _, other := range []string{value, packed} {
-			also, err := os.Stat(other)
-			if statErr == nil && err == nil && os.SameFile(info, also) {
-				return arg
-			}
-			if abs, err := filepath.Abs(other); err == nil && absErr == nil && abs == whole {
-				return arg
-			}
+		if store.SameFile(path, value) || store.SameFile(path, packed) {
+			return arg
 		}
 	}
 	return ""
