@@ -113,33 +113,14 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 	}
 }
 
-// reading is the progress of reading data. Until it begins, an interrupt ends the program at once.
-type reading struct {
-	begin func()
-	shown realign.Progress // nil without progress
-}
-
-// Begin starts a phase of size bytes.
-func (r reading) Begin(phase string, size int64) {
-	if r.begin(); r.shown != nil {
-		r.shown.Begin(phase, size)
-	}
-}
-
-// Add counts bytes read.
-func (r reading) Add(n int64) {
-	if r.shown != nil {
-		r.shown.Add(n)
-	}
-}
-
 // inspect reports on an opened image. bad is the error of a malformed image; the report contains it too.
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {
-	read, end := reading{begin: func() { f.Ending.Hold("") }}, func() {}
+	read, end := realign.Progress(nil), func() {}
 	if f.data {
-		read.shown, end = f.Watched(errOut, "inspect", false)
+		f.Ending.Hold("")
+		read, end = f.Watched(errOut, "inspect", false)
 	}
 	u, err := s.Use(ctx, f.data, read)
 	end()
