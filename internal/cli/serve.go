@@ -77,7 +77,7 @@ func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 	if err != nil {
 		return err
 	}
-	r := report.NewServe(Head("serve"), s, p, nbd.URI(l.Addr(), ""))
+	r := report.NewServe(Head("serve"), s, p, nbd.URI(l.Addr()))
 	served, err := s.Serve(ctx, p)
 	if err != nil {
 		return err
@@ -88,8 +88,7 @@ func (f *serveFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 		return err
 	}
 	server := nbd.Server{
-		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once,
-		Unchanged: served.Fit, Parent: parent,
+		Disk: served.Disk, Once: f.once, Unchanged: served.Fit, Parent: parent,
 		Warn: func(err error) {
 			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error for that range\n", report.Message(err))
 		},

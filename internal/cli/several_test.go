@@ -153,7 +153,7 @@ func TestConnectionsThatAreNotUsedEnd(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error)
 	go func() {
-		ended <- (&nbd.Server{Export: nbd.Export{Disk: d}, Once: true}).Serve(t.Context(), l)
+		ended <- (&nbd.Server{Disk: d, Once: true}).Serve(t.Context(), l)
 	}()
 	r := trueup(t, "verify", "absent.img", "nbd+unix:///?socket=socket")
 	require.Equal(t, 1, r.code, r.stderr)

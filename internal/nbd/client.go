@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,14 +13,12 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // Client reads an export of a server, over one connection with several requests in flight. It never reconnects: a
@@ -66,26 +65,9 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, or start the server on its "+
-			"host: %s", err,
-			startLine(network, address, export))
+		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, or start the server", err)
 	}
 	return NewClient(ctx, conn, export)
-}
-
-// startLine returns the command that starts a server at an address. qemu-nbd requires an absolute path.
-func startLine(network, address, export string) string {
-	at := " -k " + shell.Quote(address)
-	if path, err := filepath.Abs(address); network == "unix" && err == nil {
-		at = " -k " + shell.Quote(path)
-	}
-	if host, port, err := net.SplitHostPort(address); network == "tcp" && err == nil {
-		at = fmt.Sprintf(" -b %s -p %s", shell.Quote(host), shell.Quote(port))
-	}
-	if export != "" {
-		at += " -x " + shell.Quote(export)
-	}
-	return "qemu-nbd -r -t" + at + " IMAGE"
 }
 
 // NewClient negotiates over a connection, which it closes on an error.
@@ -333,23 +315,6 @@ func (c *Client) ask(
 // Size returns the size of the export in bytes.
 func (c *Client) Size() int64 { return c.size }
 
-// Name returns the name of the export.
-func (c *Client) Name() string { return c.name }
-
-// Forget drops the cached block states, so that the server is queried again.
-func (c *Client) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known = nil
-}
-
-// Alive returns the error that ended the connection, or nil.
-func (c *Client) Alive() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.broken
-}
-
 // Close ends the session.
 func (c *Client) Close() error {
 	if !c.markClosed() {
@@ -375,10 +340,10 @@ func (c *Client) markClosed() bool {
 
 // File is an export as an image file. It is safe for concurrent use.
 type File struct {
-	client *Client
-	uri    string
-	pages  pages
-	stop   func() bool
+	*Client
+	uri   string
+	pages pages
+	stop  func() bool
 }
 
 // Open connects to the server of an export. The end of ctx ends all reads.
@@ -388,19 +353,11 @@ func Open(ctx context.Context, uri string) (*File, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.Abort(ctx.Err()) })
-	return &File{client: c, uri: uri, pages: pages{of: c, size: c.Size()}, stop: stop}, nil
+	return &File{Client: c, uri: uri, pages: pages{of: c, size: c.size}, stop: stop}, nil
 }
-
-// Size returns the size in bytes.
-func (f *File) Size() int64 { return f.client.Size() }
 
 // Name returns the name of the export for messages.
-func (f *File) Name() string {
-	if name := f.client.Name(); name != "" {
-		return name
-	}
-	return "default export"
-}
+func (f *File) Name() string { return cmp.Or(f.name, "default export") }
 
 // ID identifies the file by its address.
 func (f *File) ID() string { return f.uri }
@@ -411,19 +368,20 @@ func (*File) Device() bool { return true }
 // ReadAt implements io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.pages.ReadAt(p, off) }
 
-// Forget drops all cached data: later reads reach the server again.
+// Forget drops all cached data and block states: later reads reach the server again.
 func (f *File) Forget() {
 	f.pages.forget()
-	f.client.Forget()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = nil
 }
-
-// Extent returns the state of a range, based on the holes reported by the server.
-func (f *File) Extent(off, limit int64) (disk.Extent, error) { return f.client.Extent(off, limit) }
 
 // Unchanged returns the error of a lost connection. It cannot detect writes by others to an export.
 func (f *File) Unchanged() error {
-	if err := f.client.Alive(); err != nil {
-		return fmt.Errorf("export %.256q: %w", f.client.Name(), err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken != nil {
+		return fmt.Errorf("export %.256q: %w", f.name, f.broken)
 	}
 	return nil
 }
@@ -431,7 +389,7 @@ func (f *File) Unchanged() error {
 // Close ends the connection.
 func (f *File) Close() error {
 	f.stop()
-	return f.client.Close()
+	return f.Client.Close()
 }
 
 // IsURI reports whether a command line argument names an export.
@@ -491,9 +449,8 @@ type pages struct {
 	of   io.ReaderAt
 	size int64
 
-	mu    sync.Mutex
-	kept  map[int64][]byte // by number
-	round int              // number of forget calls: earlier requests are not cached
+	mu   sync.Mutex
+	kept map[int64][]byte // by number
 }
 
 // ReadAt implements io.ReaderAt.
@@ -504,6 +461,8 @@ func (c *pages) ReadAt(p []byte, off int64) (n int, err error) {
 	if int64(len(p)) > c.size-off {
 		p, err = p[:c.size-off], io.EOF
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for n < len(p) {
 		at := off + int64(n)
 		page, bad := c.page(at / pageBytes)
@@ -515,26 +474,19 @@ func (c *pages) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// page returns a page from the cache or from the server.
+// page returns a page from the cache or from the server. The caller holds the lock.
 func (c *pages) page(number int64) ([]byte, error) {
-	c.mu.Lock()
-	page, round := c.kept[number], c.round
-	c.mu.Unlock()
-	if page != nil {
+	if page := c.kept[number]; page != nil {
 		return page, nil
 	}
-	page = make([]byte, min(pageBytes, c.size-number*pageBytes))
+	page := make([]byte, min(pageBytes, c.size-number*pageBytes))
 	if n, err := c.of.ReadAt(page, number*pageBytes); n < len(page) {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.kept == nil || len(c.kept) >= maxPages {
 		c.kept = map[int64][]byte{}
 	}
-	if c.round == round {
-		c.kept[number] = page
-	}
+	c.kept[number] = page
 	return page, nil
 }
 
@@ -543,5 +495,4 @@ func (c *pages) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.kept = nil
-	c.round++
 }

@@ -57,7 +57,7 @@ func read(c net.Conn, off uint64, n uint32) ([]byte, error) {
 func TestStuckClients(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
-	uri, _ := serve(t, &Server{Export: Export{Disk: d}})
+	uri, _ := serve(t, &Server{Disk: d})
 	for range maxClients/2 - 1 {
 		stuck := dial(t, uri)
 		require.NoError(t, enter(stuck))
@@ -79,7 +79,7 @@ func TestStuckClients(t *testing.T) {
 func TestManyConnections(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
-	uri, end := serve(t, &Server{Export: Export{Disk: d}})
+	uri, end := serve(t, &Server{Disk: d})
 	steady := dial(t, uri)
 	require.NoError(t, enter(steady))
 	const many, open = 10_000, 400
@@ -150,7 +150,7 @@ func TestPlaces(t *testing.T) {
 		l := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- (&Server{Export: Export{Disk: d}}).Serve(ctx, l) }()
+		go func() { done <- (&Server{Disk: d}).Serve(ctx, l) }()
 
 		entered := func() net.Conn {
 			c := l.dial()
@@ -203,8 +203,8 @@ func TestOnce(t *testing.T) {
 	left := Leftovers(l)
 	require.Len(t, left, 2)
 	done := make(chan error, 1)
-	go func() { done <- (&Server{Export: Export{Disk: d}, Once: true}).Serve(context.Background(), l) }()
-	uri := URI(l.Addr(), "")
+	go func() { done <- (&Server{Disk: d, Once: true}).Serve(context.Background(), l) }()
+	uri := URI(l.Addr())
 	disktest.Run(t, "nbdinfo", "--list", uri)
 	a, b := dial(t, uri), dial(t, uri)
 	require.NoError(t, enter(a))
@@ -229,7 +229,7 @@ func TestDiskThatChanges(t *testing.T) {
 		d, _ := odd()
 		l, done := newPipes(), make(chan error)
 		go func() {
-			done <- (&Server{Export: Export{Disk: d}, Unchanged: func() error {
+			done <- (&Server{Disk: d, Unchanged: func() error {
 				if changed.Load() {
 					return errOther
 				}
@@ -251,7 +251,7 @@ func TestWarnsOnce(t *testing.T) {
 	t.Parallel()
 	d, _ := odd()
 	var warned atomic.Int32
-	uri, _ := serve(t, &Server{Export: Export{Disk: &bad{Disk: d, from: 1 << 20}}, Warn: func(err error) {
+	uri, _ := serve(t, &Server{Disk: &bad{Disk: d, from: 1 << 20}, Warn: func(err error) {
 		require.ErrorIs(t, err, errMedium)
 		warned.Add(1)
 	}})
@@ -302,15 +302,14 @@ func TestListeners(t *testing.T) {
 			continue // a machine without IPv6
 		}
 		require.NoError(t, err, address)
-		require.Equal(t, "nbd://"+l.Addr().String()+"/a%20b", URI(l.Addr(), "a b"))
+		require.Equal(t, "nbd://"+l.Addr().String()+"/", URI(l.Addr()))
 		require.Empty(t, Leftovers(l))
 		require.NoError(t, l.Close())
 	}
 	l, err = listenTCP("0.0.0.0:0", true)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	require.Equal(t, "nbd+unix:///x%3F?socket=/tmp/a%20b%26c", URI(&net.UnixAddr{Net: "unix", Name: "/tmp/a b&c"},
-		"x?"))
+	require.Equal(t, "nbd+unix:///?socket=/tmp/a%20b%26c", URI(&net.UnixAddr{Net: "unix", Name: "/tmp/a b&c"}))
 }
 
 // Only a socket that was passed to this process is used.
@@ -352,7 +351,7 @@ func TestServerOutlivesFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := odd()
 		l := &flaky{}
-		require.ErrorIs(t, (&Server{Export: Export{Disk: d}}).Serve(t.Context(), l), net.ErrClosed)
+		require.ErrorIs(t, (&Server{Disk: d}).Serve(t.Context(), l), net.ErrClosed)
 		require.Equal(t, 301, l.calls)
 	})
 }

@@ -19,7 +19,7 @@ var be = binary.BigEndian
 
 // session is the protocol state of one client.
 type session struct {
-	Export
+	disk.Disk
 	r      *bufio.Reader
 	w      io.Writer
 	failed func(err error) // called for a failed read of the disk
@@ -33,8 +33,8 @@ type session struct {
 }
 
 // newSession returns the session of a client before the handshake.
-func newSession(e Export, c io.ReadWriter, failed func(error)) *session {
-	return &session{Export: e, r: bufio.NewReader(c), w: c, failed: failed}
+func newSession(d disk.Disk, c io.ReadWriter, failed func(error)) *session {
+	return &session{Disk: d, r: bufio.NewReader(c), w: c, failed: failed}
 }
 
 // errEnd ends a session at the client's request.
@@ -135,7 +135,7 @@ func (s *session) flags() uint16 {
 
 // exportName starts the transmission phase. The option has no reply to reject a name.
 func (s *session) exportName(name string) error {
-	if name != s.Name {
+	if name != "" {
 		return violation("export %.64q, which is not served", name)
 	}
 	b := be.AppendUint64(nil, uint64(s.Disk.Size())) //nolint:gosec // never negative
@@ -154,20 +154,14 @@ func (s *session) info(option uint32, data []byte) (entered bool, err error) {
 	if !ok || len(rest) < 2 || len(rest)-2 != 2*int(be.Uint16(rest)) {
 		return false, s.refuse(option, repInvalid, "the lengths in this option do not add up")
 	}
-	if name != s.Name {
+	if name != "" {
 		return false, s.refuse(option, repUnknown, "there is no such export")
 	}
 	b := be.AppendUint64(be.AppendUint16(nil, infoExport), uint64(s.Disk.Size())) //nolint:gosec // never negative
 	err = s.answer(option, repInfo, be.AppendUint16(b, s.flags()))
 	for asked := rest[2:]; len(asked) > 0 && err == nil; asked = asked[2:] {
-		kind := be.Uint16(asked)
-		b := be.AppendUint16(nil, kind)
-		switch kind {
-		case infoName:
-			err = s.answer(option, repInfo, append(b, s.Name...))
-		case infoDescription:
-			err = s.answer(option, repInfo, append(b, s.Description...))
-		case infoBlockSize:
+		if be.Uint16(asked) == infoBlockSize { // only the size and the flags are mandatory
+			b := be.AppendUint16(nil, infoBlockSize)
 			for _, size := range []uint32{s.blockMin(), blockPreferred, blockMax} {
 				b = be.AppendUint32(b, size)
 			}
@@ -189,13 +183,12 @@ func (s *session) blockMin() uint32 {
 	return 1
 }
 
-// list sends the name of the export.
+// list sends the name of the export, which is empty.
 func (s *session) list(data []byte) error {
 	if len(data) != 0 {
 		return s.refuse(optList, repInvalid, "this option has no data")
 	}
-	b := append(be.AppendUint32(nil, uint32(len(s.Name))), s.Name...) //nolint:gosec // a name
-	if err := s.answer(optList, repServer, append(b, s.Description...)); err != nil {
+	if err := s.answer(optList, repServer, make([]byte, 4)); err != nil {
 		return err
 	}
 	return s.answer(optList, repAck, nil)
@@ -214,7 +207,7 @@ func (s *session) metaContext(option uint32, data []byte) error {
 	if !ok || len(rest) < 4 {
 		return s.refuse(option, repInvalid, "the lengths in this option do not add up")
 	}
-	if name != s.Name {
+	if name != "" {
 		return s.refuse(option, repUnknown, "there is no such export")
 	}
 	count, rest := be.Uint32(rest), rest[4:]
@@ -301,10 +294,8 @@ const (
 	repTLSRequired = 1<<31 + 5
 	repUnknown     = 1<<31 + 6
 
-	infoExport      = 0
-	infoName        = 1
-	infoDescription = 2
-	infoBlockSize   = 3
+	infoExport    = 0
+	infoBlockSize = 3
 )
 
 // Commands and their flags.
@@ -331,7 +322,6 @@ const (
 	replyBlockStatus = 5
 	replyFails       = 1 << 15 // set in the types below
 	replyError       = 1<<15 + 1
-	replyErrorOffset = 1<<15 + 2
 
 	stateHole = 1 << 0
 	stateZero = 1 << 1

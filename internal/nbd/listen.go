@@ -3,7 +3,6 @@ package nbd
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -16,14 +15,13 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// URI returns the address of an export for clients. Spec: NetworkBlockDevice/nbd, doc/uri.md.
-func URI(a net.Addr, export string) string {
-	name := (&url.URL{Path: export}).EscapedPath()
+// URI returns the address of the default export for clients. Spec: NetworkBlockDevice/nbd, doc/uri.md.
+func URI(a net.Addr) string {
 	if a.Network() == "unix" {
 		path := strings.NewReplacer("%2F", "/", "+", "%20").Replace(url.QueryEscape(a.String()))
-		return "nbd+unix:///" + name + "?socket=" + path
+		return "nbd+unix:///?socket=" + path
 	}
-	return "nbd://" + a.String() + "/" + name
+	return "nbd://" + a.String() + "/"
 }
 
 // Place is the address for clients. The zero value means the socket of LISTEN_FDS, or otherwise a socket in a new
@@ -92,30 +90,15 @@ func ListenUnix(path string) (l net.Listener, err error) {
 			"%s", len(path),
 			maxSocketPath, path)
 	}
-	if st, err := os.Lstat(path); err == nil {
-		remedy := "name another path"
-		if st.Mode().Type() == fs.ModeSocket {
-			remedy = "remove it if no server uses it"
-		}
-		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s of this name exists; %s", path, kindOf(st.Mode()),
-			remedy)
+	if _, err := os.Lstat(path); err == nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: exists; name another path, or remove it if it is the socket "+
+			"of an ended server", path)
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; create it first", path, sys.Cause(err))
 	}
 	sys.Private(func() { l, err = net.Listen("unix", path) })
 	return l, err
-}
-
-// kindOf describes the file at the path of a socket.
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m.Type() == fs.ModeSocket:
-		return "a socket"
-	case m.IsDir():
-		return "a folder"
-	}
-	return "a file"
 }
 
 // listenTCP listens on an address of this machine. anywhere allows addresses other than loopback.

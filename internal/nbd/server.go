@@ -14,15 +14,9 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Export is the disk visible to clients. The name "" means the default export.
-type Export struct {
-	Name, Description string
-	Disk              disk.Disk
-}
-
-// Server serves one export to many clients.
+// Server serves a disk to many clients, as the default export.
 type Server struct {
-	Export
+	Disk      disk.Disk
 	Once      bool         // end after the last client has left
 	Warn      func(error)  // called once, for the first failed read of the disk; may be nil
 	Parent    int          // process ID of the parent; the server ends when its parent changes; 0 disables the check
@@ -184,7 +178,7 @@ func (v *serving) add(c *client) bool {
 
 // run runs the session of a client. An error of the client silently ends its own session.
 func (v *serving) run(c *client) {
-	s := newSession(v.Export, c, v.failed)
+	s := newSession(v.Disk, c, v.failed)
 	if err := s.handshake(); err != nil {
 		return
 	}

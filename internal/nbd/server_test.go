@@ -48,7 +48,7 @@ func serve(t testing.TB, s *Server) (uri string, end func() error) {
 		return err
 	}
 	t.Cleanup(func() { _ = end() })
-	return URI(l.Addr(), s.Name), end
+	return URI(l.Addr()), end
 }
 
 // state is an entry of nbdinfo --map --json.
@@ -61,7 +61,7 @@ type state struct {
 func TestClients(t *testing.T) {
 	t.Parallel()
 	d, want := odd()
-	uri, end := serve(t, &Server{Export: Export{Description: "an odd disk", Disk: d}})
+	uri, end := serve(t, &Server{Disk: d})
 	dir := t.TempDir()
 	for i, flags := range [][]string{
 		{},
@@ -78,18 +78,16 @@ func TestClients(t *testing.T) {
 	}
 	var info struct {
 		Exports []struct {
-			Description string
-			Size        int64 `json:"export-size"`
-			Contexts    []string
-			ReadOnly    bool `json:"is_read_only"`
-			MultiConn   bool `json:"can_multi_conn"`
-			Min         int  `json:"block_size_minimum"`
+			Size      int64 `json:"export-size"`
+			Contexts  []string
+			ReadOnly  bool `json:"is_read_only"`
+			MultiConn bool `json:"can_multi_conn"`
+			Min       int  `json:"block_size_minimum"`
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "nbdinfo", "--list", "--json", uri)), &info))
 	require.Len(t, info.Exports, 1)
 	e := info.Exports[0]
-	require.Equal(t, "an odd disk", e.Description)
 	require.EqualValues(t, len(want), e.Size)
 	require.Equal(t, []string{allocation}, e.Contexts)
 	require.True(t, e.ReadOnly)
@@ -148,7 +146,7 @@ func TestSectorsOfAnExport(t *testing.T) {
 	for sector, least := range map[int64]int{512: 1, 4096: 4096} {
 		b := make([]byte, 64<<10)
 		b[777] = 7
-		uri, end := serve(t, &Server{Export: Export{Disk: disk.InSectors(disktest.Memory(b), sector)}})
+		uri, end := serve(t, &Server{Disk: disk.InSectors(disktest.Memory(b), sector)})
 		var info struct {
 			Exports []struct {
 				Min int `json:"block_size_minimum"`
@@ -196,7 +194,7 @@ func FuzzSession(f *testing.F) {
 			return // hundreds of requests of 32 MiB each
 		}
 		m := &memory{Reader: bytes.NewReader(sent)}
-		s := newSession(Export{Disk: d}, m, func(err error) { t.Fatal(err) })
+		s := newSession(d, m, func(err error) { t.Fatal(err) })
 		err := s.handshake()
 		checkOptions(t, m.Next(m.Len()), s)
 		if err != nil {
@@ -251,7 +249,7 @@ func checkReplies(t *testing.T, b []byte, structured bool, want []byte) {
 		case replyBlockStatus:
 			require.Positive(t, n-4)
 			require.Zero(t, (n-4)%8)
-		case replyError, replyErrorOffset:
+		case replyError:
 			require.NotZero(t, be.Uint32(body))
 			require.LessOrEqual(t, 6+int(be.Uint16(body[4:])), n)
 		default:

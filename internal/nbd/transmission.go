@@ -167,7 +167,7 @@ func (s *session) readChunks(q *request, r disk.Range) error {
 			err = s.load(s.buf[headRoom:headRoom+n], r.Off)
 		}
 		if err != nil {
-			return s.failAt(q, r.Off, err)
+			return s.fail(q, errIO, err.Error())
 		}
 		done := uint16(0)
 		if n == r.Len {
@@ -244,7 +244,7 @@ func (s *session) blockStatus(q *request, r disk.Range) error {
 	for count, walked := 0, 0; r.Len > 0 && walked < maxExtents; walked++ {
 		e, err := s.extent(r.Off, r.Len)
 		if err != nil {
-			return s.failAt(q, r.Off, err)
+			return s.fail(q, errIO, err.Error())
 		}
 		if last.Len > 0 && last.Zero != e.Zero {
 			put()
@@ -296,21 +296,10 @@ func (s *session) fail(q *request, code uint32, why string) error {
 		_, err := s.w.Write(s.simple(q, code))
 		return err
 	}
-	return s.errorChunk(q, replyError, code, why, nil)
-}
-
-// failAt sends the error of a read from an offset on.
-func (s *session) failAt(q *request, off int64, why error) error {
-	at := be.AppendUint64(nil, uint64(off)) //nolint:gosec // positive
-	return s.errorChunk(q, replyErrorOffset, errIO, why.Error(), at)
-}
-
-func (s *session) errorChunk(q *request, kind uint16, code uint32, why string, tail []byte) error {
 	why = strings.ToValidUTF8(strings.ReplaceAll(why[:min(len(why), maxText)], "\x00", ""), "")
 	b := be.AppendUint32(s.buf[:chunkHead], code)
-	b = be.AppendUint16(b, uint16(len(why))) //nolint:gosec // maxText at most
-	b = append(append(b, why...), tail...)
-	s.chunk(q, replyFlagDone, kind, len(b)-chunkHead)
+	b = append(be.AppendUint16(b, uint16(len(why))), why...) //nolint:gosec // maxText at most
+	s.chunk(q, replyFlagDone, replyError, len(b)-chunkHead)
 	_, err := s.w.Write(s.buf[:len(b)])
 	return err
 }
