@@ -32,18 +32,11 @@ type Options struct {
 	Rounds   int
 	Program  string // fio; empty for the one in PATH
 	Now      func() time.Time
-	Ready    func() // called before the first write, if the scratch file fits; may be nil
-	Watch    Watch
+	Say      func(text string) // receives the description of the benchmark before the first write, and each round
 }
 
-// Watch receives the progress of a benchmark.
-type Watch interface {
-	Begin(phase string, total int64) // bytes to fill, or milliseconds to measure
-	Add(n int64)
-}
-
-// DefaultStarts are the starts of published tests.
-var DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
+// DefaultStarts are the starts of published tests, the aligned one first.
+var DefaultStarts = []int64{64 * units.KiB, 127 * units.SectorSize, 129 * units.SectorSize}
 
 // More defaults, and limits. With 5 rounds, the results of equal storage do not overlap in one of 126 comparisons, by
 // chance alone.
@@ -54,9 +47,6 @@ const (
 
 	minSize, maxSize = 16 * units.MiB, 1 << 44
 	minIO            = 4 * units.KiB
-	maxStart         = units.GiB
-	maxStarts        = 8
-	maxRounds        = 50
 	minRuntime       = 100 * time.Millisecond
 	maxRuntime       = time.Hour
 )
@@ -64,7 +54,7 @@ const (
 // overhead estimates fio's extra time per run: it starts threads, and checks the clock twice a second.
 const overhead = 700 * time.Millisecond
 
-// Check rejects invalid options, and puts the aligned start first.
+// Check rejects invalid options.
 func (o *Options) Check() error {
 	usage := func(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 	switch {
@@ -72,20 +62,6 @@ func (o *Options) Check() error {
 		return usage("--size %s: must be %s to %s", units.Format(o.Size), units.Format(minSize), units.Format(maxSize))
 	case o.Runtime < minRuntime || o.Runtime > maxRuntime:
 		return usage("--runtime %v: must be %v to %v", o.Runtime, minRuntime, maxRuntime)
-	case o.Rounds < 1 || o.Rounds > maxRounds:
-		return usage("--rounds %d: must be 1 to %d", o.Rounds, maxRounds)
-	case len(o.Starts) < 2 || len(o.Starts) > maxStarts:
-		return usage("--starts has %d values: must be 2 to %d, one of them aligned", len(o.Starts), maxStarts)
-	}
-	for _, s := range o.Starts {
-		if s < 0 || s > maxStart || s%units.SectorSize != 0 {
-			return usage("--starts %s: must be multiples of 512 bytes up to %s", units.Format(s),
-				units.Format(maxStart))
-		}
-	}
-	o.Starts = measured.Sort(o.Starts)
-	if !measured.Aligned(o.Starts[0]) {
-		return usage("--starts has no multiple of 4 KiB to compare with; add 64K")
 	}
 	return nil
 }
@@ -95,19 +71,13 @@ func (o *Options) length() int64 {
 	return units.AlignDown(o.Size, units.MiB) + units.AlignUp(slices.Max(o.Starts), units.MiB)
 }
 
-// Say describes the scratch file and the planned measurements, with their approximate duration.
-func (o *Options) Say() string {
+// describe describes the scratch file and the planned measurements, with their approximate duration.
+func (o *Options) describe() string {
 	runs := len(measured.Loads()) * len(o.Starts) * o.Rounds
 	return fmt.Sprintf("writes a scratch file of %s without a name in %s, then runs %d measurements of %v: about %v "+
 		"and the time to write the file", units.Format(o.length()), o.Folder, runs, o.Runtime,
 		(time.Duration(runs) * (o.Runtime + overhead)).Round(time.Second))
 }
-
-// Phases of a benchmark.
-const (
-	Fill    = "fill"
-	Measure = "measure"
-)
 
 // Run runs the benchmark and returns its result. It leaves no scratch file behind, even on an error.
 func Run(ctx context.Context, o *Options) (*measured.Result, error) {
@@ -120,24 +90,20 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 		return nil, err
 	}
 	defer t.file.Close()
-	if o.Ready != nil {
-		o.Ready()
-	}
+	o.Say(o.describe())
 	if err := t.fill(ctx, o); err != nil {
 		return nil, err
 	}
 	r := &measured.Result{
 		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage,
 		Direct: !o.Buffered, Size: units.AlignDown(o.Size, units.MiB), Seconds: o.Runtime.Seconds(), Notes: t.notes,
-		Skipped: []int64{}, Loads: measured.Loads(),
+		Skipped: []int64{}, Starts: o.Starts, Loads: measured.Loads(),
 	}
-	starts, err := t.possible(o, r)
-	if err != nil {
+	if err := t.possible(o); err != nil {
 		return nil, err
 	}
-	r.Starts = starts
 	for l := range r.Loads {
-		for _, s := range starts {
+		for _, s := range r.Starts {
 			r.Loads[l].Points = append(r.Loads[l].Points, measured.Point{Start: s})
 		}
 	}
@@ -151,10 +117,9 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 // measure runs all rounds. Each round runs every load, and all starts of a load in turn. Each round begins with another
 // start, so that slow changes of the storage affect all starts equally.
 func (o *Options) measure(ctx context.Context, f *fio, t *target, r *measured.Result) error {
-	each := (o.Runtime + overhead).Milliseconds()
-	o.Watch.Begin(Measure, each*int64(len(r.Loads)*len(r.Starts)*o.Rounds))
 	seed := 0
 	for round := range o.Rounds {
+		o.Say(fmt.Sprintf("measures, round %d of %d", round+1, o.Rounds))
 		for l := range r.Loads {
 			load := &r.Loads[l]
 			for n := range load.Points {
@@ -169,7 +134,6 @@ func (o *Options) measure(ctx context.Context, f *fio, t *target, r *measured.Re
 					return fmt.Errorf("%s, start %s: %w", load.Name, units.Format(p.Start), err)
 				}
 				p.Rounds = append(p.Rounds, one)
-				o.Watch.Add(each)
 			}
 		}
 	}
@@ -199,37 +163,6 @@ func (n *Size) Set(arg string) error {
 
 // Type returns the word for the argument in help texts.
 func (n *Size) Type() string { return "SIZE" }
-
-// Sizes is a flag value: numbers of bytes separated by commas, with the usual suffixes: 63s,64K.
-type Sizes []int64
-
-func (s *Sizes) String() string {
-	var out []string
-	for _, n := range *s {
-		if n%units.KiB == 0 {
-			out = append(out, units.Short(n))
-		} else {
-			out = append(out, strconv.FormatInt(n/units.SectorSize, 10)+"s")
-		}
-	}
-	return strings.Join(out, ",")
-}
-
-// Set parses a flag argument.
-func (s *Sizes) Set(arg string) error {
-	*s = nil
-	for one := range strings.SplitSeq(arg, ",") {
-		n, err := units.Parse(one)
-		if err != nil {
-			return err
-		}
-		*s = append(*s, n)
-	}
-	return nil
-}
-
-// Type returns the word for the argument in help texts.
-func (s *Sizes) Type() string { return "SIZES" }
 
 // Bench is the result of bench.
 type Bench struct {
@@ -281,9 +214,6 @@ func (b *Bench) facts() []string {
 	}
 	for _, n := range b.Notes {
 		out = append(out, "Note: "+report.SafeMessage(n))
-	}
-	if len(b.Skipped) > 0 {
-		out = append(out, "Not possible: starts "+list(b.Skipped)+", which this storage refuses")
 	}
 	return out
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,31 +29,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// watcher counts, and calls a function with each count.
-type watcher struct {
-	total, done map[string]int64
-	phase       string
-	each        func()
-}
-
-func (w *watcher) Begin(phase string, total int64) {
-	w.phase, w.total[phase] = phase, total
-}
-
-func (w *watcher) Add(n int64) {
-	w.done[w.phase] += n
-	if w.each != nil {
-		w.each()
-	}
-}
-
 // short are options of a run of a few seconds.
 func short(t *testing.T, folder string) *Options {
 	t.Helper()
 	o := &Options{
-		Folder: folder, Size: minSize, Starts: slices.Clone(DefaultStarts[:2]),
+		Folder: folder, Size: minSize, Starts: DefaultStarts[:2],
 		Runtime: minRuntime, Rounds: 1, Now: func() time.Time { return time.Date(2026, 11, 23, 1, 2, 3, 4, time.UTC) },
-		Watch: &watcher{total: map[string]int64{}, done: map[string]int64{}},
+		Say: func(string) {},
 	}
 	require.NoError(t, o.Check())
 	return o
@@ -104,10 +85,10 @@ func TestFioStartsWhereItShould(t *testing.T) {
 		jobs       int
 		start      int64
 	}{
-		{measured.Random, measured.Write, 4, DefaultStarts[0]},
-		{measured.Random, measured.Read, 1, DefaultStarts[0]},
+		{measured.Random, measured.Write, 4, DefaultStarts[1]},
+		{measured.Random, measured.Read, 1, DefaultStarts[1]},
 		{measured.Sequential, measured.Read, 1, DefaultStarts[2]},
-		{measured.Sequential, measured.Write, 1, DefaultStarts[1]},
+		{measured.Sequential, measured.Write, 1, DefaultStarts[0]},
 	} {
 		load := measured.Load{Access: tc.access, Op: tc.op, Size: 8192, Jobs: tc.jobs}
 		_, err := f.run(t.Context(), target.file, o.job(&load, tc.start, minSize, seed+1), o.Runtime)
@@ -218,9 +199,9 @@ func TestFioIsEnded(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	o := short(t, t.TempDir())
-	o.Starts, o.Rounds, o.Runtime = slices.Clone(DefaultStarts), DefaultRounds, DefaultRuntime
+	o.Starts, o.Rounds, o.Runtime = DefaultStarts, DefaultRounds, DefaultRuntime
 	require.NoError(t, o.Check())
-	require.Equal(t, []int64{65536, 65024, 66048}, o.Starts, "the aligned one is the first")
+	require.Equal(t, []int64{65536, 65024, 66048}, DefaultStarts, "the aligned one is the first")
 	var all []string
 	for _, l := range measured.Loads() {
 		all = append(all, l.Name)
@@ -229,17 +210,12 @@ func TestOptions(t *testing.T) {
 		"random read of 8 KiB, 1 job", "random read of 8 KiB, 8 jobs", "sequential read of 64 KiB, 1 job",
 		"random write of 8 KiB, 1 job", "random write of 8 KiB, 8 jobs", "sequential write of 64 KiB, 1 job",
 	}, all)
-	require.Contains(t, o.Say(), "17 MiB without a name in ")
-	require.Contains(t, o.Say(), "then runs 90 measurements of 3s: about 5m33s and ")
+	require.Contains(t, o.describe(), "17 MiB without a name in ")
+	require.Contains(t, o.describe(), "then runs 90 measurements of 3s: about 5m33s and ")
 
 	for want, change := range map[string]func(o *Options){
-		"--size 15 MiB":        func(o *Options) { o.Size = 15 << 20 },
-		"--starts has 1":       func(o *Options) { o.Starts = []int64{65536} },
-		"--starts 1000 B":      func(o *Options) { o.Starts = []int64{65536, 1000} },
-		"--starts 2 GiB":       func(o *Options) { o.Starts = []int64{65536, 2 << 30} },
-		"no multiple of 4 KiB": func(o *Options) { o.Starts = []int64{512, 1024} },
-		"--rounds 0":           func(o *Options) { o.Rounds = 0 },
-		"--runtime 99ms":       func(o *Options) { o.Runtime = 99 * time.Millisecond },
+		"--size 15 MiB":  func(o *Options) { o.Size = 15 << 20 },
+		"--runtime 99ms": func(o *Options) { o.Runtime = 99 * time.Millisecond },
 	} {
 		o := short(t, t.TempDir())
 		change(o)
@@ -286,36 +262,27 @@ func TestPlacesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A run has all loads at all starts, reports its progress, and leaves nothing.
+// A run has all loads at all starts, reports its rounds, and leaves nothing.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	o := short(t, onStorage(t))
-	o.Program = disktest.Fio(t)
+	o.Program, o.Rounds = disktest.Fio(t), 2
+	var said []string
+	o.Say = func(text string) { said = append(said, text) }
 	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
 	require.Len(t, r.Loads, len(measured.Loads()))
 	for _, l := range r.Loads {
 		require.Len(t, l.Points, 2)
-		require.Len(t, l.Points[1].Rounds, 1)
+		require.Len(t, l.Points[1].Rounds, 2)
 	}
 	require.Equal(t, minSize, r.Size)
-	total := map[string]int64{
-		Fill: o.length(), Measure: int64(len(measured.Loads())) * 2 * (minRuntime + overhead).Milliseconds(),
-	}
-	require.Equal(t, total, o.Watch.(*watcher).total)
-	require.Equal(t, total, o.Watch.(*watcher).done)
+	require.Equal(t, []string{o.describe(), "measures, round 1 of 2", "measures, round 2 of 2"}, said)
 	require.Empty(t, disktest.Names(t, o.Folder))
 }
 
-func TestSizes(t *testing.T) {
+func TestSize(t *testing.T) {
 	t.Parallel()
-	var s Sizes
-	require.NoError(t, s.Set("127s, 64K,1M,4096"))
-	require.Equal(t, Sizes{65024, 65536, 1 << 20, 4096}, s)
-	require.Equal(t, "127s,64K,1M,4K", s.String())
-	for _, bad := range []string{"", "x", "1.3K", "-1K", "1e30", "64K,", "1KX"} {
-		require.Error(t, s.Set(bad), bad)
-	}
 	n := Size(DefaultSize)
 	require.Equal(t, "2G", n.String())
 	require.NoError(t, n.Set("512M"))
@@ -361,7 +328,7 @@ func sample() *Bench {
 // brief is a result of one round, through the page cache, with notes.
 func brief() *Bench {
 	b := sample()
-	b.Direct, b.Notes, b.Skipped = false, []string{"nfs is a network file system"}, []int64{512}
+	b.Direct, b.Notes, b.Skipped = false, []string{"nfs is a network file system"}, []int64{}
 	b.Loads = b.Loads[1:2]
 	for n := range b.Loads[0].Points {
 		b.Loads[0].Points[n].Rounds = b.Loads[0].Points[n].Rounds[:1]

@@ -78,7 +78,6 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 	} else if err != nil {
 		return err
 	}
-	o.Watch.Begin(Fill, t.size)
 	random := rand.NewChaCha8([32]byte{})
 	buf := make([]byte, piece)
 	for off := int64(0); off < t.size; off += piece {
@@ -91,7 +90,6 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 		} else if err != nil {
 			return err
 		}
-		o.Watch.Add(piece)
 	}
 	err := t.file.Sync()
 	if sys.Full(err) { // a server reports it late
@@ -100,10 +98,11 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 	return err
 }
 
-// possible returns the starts that the storage supports. A disk with 4 KiB sectors supports only multiples of them.
-func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
+// possible returns an error if the storage cannot be read from each start without the page cache. A disk with sectors of
+// 4 KiB is read from multiples of them only.
+func (t *target) possible(o *Options) error {
 	if o.Buffered {
-		return o.Starts, nil
+		return nil
 	}
 	f, err := sys.Direct(t.file)
 	if err == nil {
@@ -111,44 +110,26 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 		err = tryRead(f, 0)
 	}
 	if sys.Unsupported(err) {
-		return nil, ondisk.In(ondisk.ErrUnsupported,
+		return ondisk.In(ondisk.ErrUnsupported,
 			"%s: direct I/O is refused (%w), and without it the page cache is measured "+
 				"too; --buffered does so, with a flush after each write", t.storage.Where(), err)
-	} else if err != nil {
-		return nil, err
 	}
-	var out []int64
 	for _, s := range o.Starts {
-		err := tryRead(f, s)
-		switch {
-		case err == nil:
-			out = append(out, s)
-		case sys.Unsupported(err):
-			r.Skipped = append(r.Skipped, s)
-		default:
-			return nil, err
+		if err == nil {
+			err = tryRead(f, s)
 		}
 	}
-	if len(out) < 2 {
-		return nil, ondisk.In(ondisk.ErrUnsupported,
-			"%s: it has sectors larger than 512 bytes, and takes no I/O that starts off them (tried: %s); a guest "+
-				"cannot start there either; --starts may name multiples of them", t.storage.Where(), list(r.Skipped))
+	if sys.Unsupported(err) {
+		return ondisk.In(ondisk.ErrUnsupported, "%s: it has sectors larger than 512 bytes, and takes no I/O that "+
+			"starts off them; a guest cannot start there either", t.storage.Where())
 	}
-	return out, nil
+	return err
 }
 
 // tryRead reads as many bytes as the smallest load.
 func tryRead(f *os.File, off int64) error {
 	_, err := f.ReadAt(make([]byte, piece)[:minIO], off) // a buffer this large is page-aligned, for direct I/O
 	return err
-}
-
-func list(starts []int64) string {
-	var out []string
-	for _, s := range starts {
-		out = append(out, units.Format(s))
-	}
-	return strings.Join(out, ", ")
 }
 
 // kinds describes special file systems, by the kernel's names.

@@ -30,9 +30,7 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 		p, end = c.Watched(errOut, strings.TrimPrefix(u.Wanted, "trueup "), false)
 		return p
 	}
-	if !c.Quiet {
-		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
-	}
+	u.Warn = func(text string) { c.say(errOut, text) }
 }
 
 // CheckServers refuses server images for a command that does not read them. It also sets whether the command reads
@@ -94,11 +92,8 @@ func (c *Base) Confined(errOut io.Writer, iso sandbox.Isolation) error {
 	lost = &report.Isolation{
 		Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note,
 	}
-	if !c.Quiet {
-		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); do not open untrusted images here, or "+
-			"add --require-sandbox\n",
-			iso.Achieved, sandbox.Sandbox, report.SafeMessage(iso.Note))
-	}
+	c.say(errOut, fmt.Sprintf("warning: isolation is %q, not %q (%s); do not open untrusted images here, or add "+
+		"--require-sandbox", iso.Achieved, sandbox.Sandbox, iso.Note))
 	return nil
 }
 

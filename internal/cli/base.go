@@ -61,13 +61,6 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		if len(names) > 0 {
 			want = strings.Join(names, " ")
 		}
-		switch several := len(names) == 1 && len(args) > 1; {
-		case several && names[0] == "IMAGE":
-			return Usage("%s: 1 image allowed, %d given; for several: trueup scan PATH...", cmd.Name(),
-				len(args))
-		case several:
-			return Usage("%s: 1 %s allowed, %d given; run it once for each", cmd.Name(), names[0], len(args))
-		}
 		return Usage("%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
 }
@@ -102,16 +95,6 @@ func newCommand(
 // Head returns the common head of all results.
 func Head(command string) report.Head {
 	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
-}
-
-// notTarget returns a hint at --to, for users of tools that set the format of a copy with -o or -O instead of --output.
-func notTarget(flag, output string) string {
-	t, err := realign.ParseTarget(output)
-	plain := t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format)
-	if flag == "output" && err == nil && plain {
-		return "; the format of a copy is --to " + t.Format
-	}
-	return ""
 }
 
 // Emit prints a result: as JSON, or as text with show. An incompletely written report is an error.
@@ -162,13 +145,13 @@ func completeBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
 	}
 }
 
-// progressTo returns the output for progress. While it shows a bar, interrupt messages go above the bar.
+// progressTo returns the output for progress.
 func (c *Base) progressTo(w io.Writer) progress.Output {
 	kind := c.progress
 	if c.noProgress {
 		kind = "none"
 	}
-	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
+	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet}
 }
 
 // Watched shows the progress of work until end is called. p is nil without progress. proves adds the phase that reads
@@ -207,12 +190,7 @@ func WrongValue(f *pflag.Flag, value string, why error) error {
 func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if i := slices.Index(args, ""); i >= 0 {
-			names := slices.DeleteFunc(strings.Fields(cmd.Use)[1:], func(name string) bool { return name[0] == '[' })
-			name := "argument"
-			if len(names) > 0 {
-				name = strings.TrimSuffix(names[min(i, len(names)-1)], "...")
-			}
-			return Usage("%s: %s is empty, perhaps an unset variable; name it", cmd.Name(), name)
+			return Usage("%s: argument %d is empty, perhaps an unset variable", cmd.Name(), i+1)
 		}
 		if check == nil {
 			return nil

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -81,8 +82,7 @@ func (c *Base) Receive(command string) context.Context {
 type ending struct {
 	mu   sync.Mutex
 	held bool
-	does string    // action on interrupt; "" prints no message
-	bar  io.Writer // writes above the progress bar on a terminal
+	does string // action on interrupt; "" prints no message
 }
 
 // Hold makes the run end itself from now on: it watches its context. does is its action on an interrupt, for a message.
@@ -90,13 +90,6 @@ func (e *ending) Hold(does string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held, e.does = true, does
-}
-
-// Above redirects messages above a progress bar. nil means that the bar has ended.
-func (e *ending) Above(bar io.Writer) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.bar = bar
 }
 
 // Interrupted reports whether the run ends itself, and prints its action. If it returns false, it keeps the lock, so
@@ -110,23 +103,22 @@ func (e *ending) Interrupted(stderr io.Writer) bool {
 	if e.does == "" {
 		return true
 	}
-	e.print(stderr, "interrupted: "+e.does+"; interrupt again to end at once")
+	printAbove(stderr, "interrupted: "+e.does+"; interrupt again to end at once")
 	return true
 }
 
-// Say prints a message, above a progress bar if there is one.
-func (e *ending) Say(stderr io.Writer, text string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.print(stderr, text)
+// say prints a message about the progress of the run, above a progress bar if there is one.
+func (c *Base) say(stderr io.Writer, text string) {
+	if !c.Quiet {
+		printAbove(stderr, report.SafeMessage(text))
+	}
 }
 
-func (e *ending) print(stderr io.Writer, text string) {
+// printAbove prints a message. On a terminal it replaces the line of a progress bar, which then shows itself again.
+func printAbove(stderr io.Writer, text string) {
 	line := "trueup: " + text + "\n"
-	if e.bar != nil {
-		if _, err := io.WriteString(e.bar, "\r"+line); err == nil { // the terminal's ^C has shifted the line
-			return // otherwise the bar has ended
-		}
+	if columns(stderr) > 0 {
+		line = progress.Above + line
 	}
 	_, _ = io.WriteString(stderr, line) // nowhere else to report an error
 }

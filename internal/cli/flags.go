@@ -315,7 +315,7 @@ func (c *Base) repeated(command string, names ...string) (words []string) {
 // check checks a flag against its value, the arguments and the other flags.
 func (r flagRow) check(cmd *cobra.Command, value string, args []string) error {
 	if r.Strict && !slices.Contains(r.Choices, value) {
-		return Usage("%w%s", ondisk.NoChoice("--"+r.Name, value, r.Choices...), notTarget(r.Name, value))
+		return ondisk.NoChoice("--"+r.Name, value, r.Choices...)
 	}
 	if n, err := strconv.Atoi(value); err == nil && r.Most > 0 && (n < max(1, r.Least) || n > r.Most) {
 		return Usage("--%s %d: must be %d to %d", r.Name, n, max(1, r.Least), r.Most)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -126,7 +127,7 @@ func help(cmd *cobra.Command, args []string) {
 		}
 	}
 	for _, para := range shown {
-		fmt.Fprintf(out, "%s\n\n", fold(strings.Join(strings.Fields(para), " "), columns, ""))
+		fmt.Fprintf(out, "%s\n\n", strings.Join(report.Fold(strings.Join(strings.Fields(para), " "), columns), "\n"))
 	}
 	fmt.Fprint(out, rest.String())
 }
@@ -199,24 +200,9 @@ func helpExits(out io.Writer, command string, columns int) {
 	fmt.Fprint(out, "\nExit codes:\n")
 	indent := strings.Repeat(" ", 6)
 	for _, e := range Exits(command) {
-		fmt.Fprintln(out, fold(fmt.Sprintf("  %-3s %s", e.Code, e.Text), columns, indent))
+		code := fmt.Sprintf("  %-3s ", e.Code)
+		fmt.Fprintln(out, code+strings.Join(report.Fold(e.Text, columns-len(code)), "\n"+indent))
 	}
-}
-
-// fold breaks a text at spaces into lines of at most columns characters. It indents all lines but the first.
-func fold(text string, columns int, indent string) string {
-	var b strings.Builder
-	for len(text) > columns {
-		at := strings.LastIndexByte(text[:columns+1], ' ')
-		if at <= len(indent) {
-			if at = strings.IndexByte(text[columns:], ' ') + columns; at < columns {
-				break // a word longer than a line
-			}
-		}
-		fmt.Fprintln(&b, text[:at])
-		text = indent + text[at+1:]
-	}
-	return b.String() + text
 }
 
 // plainUsages removes the backquotes around argument names from all flag texts, because completion would show them.
@@ -229,28 +215,17 @@ func plainUsages(cmd *cobra.Command) {
 	}
 }
 
-// offers returns the shell completion for an argument by its name in help texts, or nil.
-func offers(name string) cobra.CompletionFunc {
-	switch name {
-	case "IMAGE", "SOURCE", "DISK", "DEST", "PATH", "FILE", "GLOB", "PROGRAM", "COMMAND":
-		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)
-	case "DIR":
-		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
-	}
-	return nil
-}
+// pathNames lists the names of arguments that are paths.
+var pathNames = []string{"IMAGE", "SOURCE", "DISK", "DEST", "PATH", "FILE", "DIR", "GLOB", "PROGRAM", "COMMAND"}
 
-// completePaths enables shell completion of files and folders for arguments that accept them.
+// completePaths enables shell completion of files for flags and arguments that are paths, and disables it for others.
 func completePaths(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	for _, cmd := range append(root.Commands(), root) {
 		flag := func(f *pflag.Flag) {
 			name, _ := pflag.UnquoteUsage(f)
-			if _, chosen := cmd.GetFlagCompletionFunc(f.Name); chosen {
-				return
-			}
-			if offer := offers(name); offer != nil {
-				completeBy(cmd, f.Name, offer)
+			if _, chosen := cmd.GetFlagCompletionFunc(f.Name); !chosen && slices.Contains(pathNames, name) {
+				completeBy(cmd, f.Name, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 			}
 		}
 		cmd.Flags().VisitAll(flag)
@@ -261,17 +236,10 @@ func completePaths(root *cobra.Command) {
 	}
 }
 
-// offerArguments completes an argument by its name in the usage line.
-func offerArguments(cmd *cobra.Command, args []string, begun string) (
-	[]cobra.Completion, cobra.ShellCompDirective,
-) {
-	names := strings.Fields(cmd.Use)[1:]
-	if len(names) == 0 || (len(args) >= len(names) && !strings.HasSuffix(names[len(names)-1], "...")) {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	name, _ := strings.CutSuffix(names[min(len(args), len(names)-1)], "...")
-	if offer := offers(name); offer != nil {
-		return offer(cmd, args, begun)
+// offerArguments completes the arguments of the usage line, all of which are paths.
+func offerArguments(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) < len(strings.Fields(cmd.Use))-1 || strings.HasSuffix(cmd.Use, "...") {
+		return nil, cobra.ShellCompDirectiveDefault
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }

@@ -21,19 +21,6 @@ import (
 	"github.com/trueup/trueup/internal/shell"
 )
 
-func TestFold(t *testing.T) {
-	for _, c := range []struct{ text, indent, want string }{
-		{"short", "", "short"},
-		{"one two three", "", "one two\nthree"},
-		{"exactly 10", "", "exactly 10"},
-		{"one two three four", "  ", "one two\n  three\n  four"},
-		{"averyveryverylongword and more", "", "averyveryverylongword\nand more"},
-		{"averyveryverylongword", "", "averyveryverylongword"},
-	} {
-		require.Equal(t, c.want, fold(c.text, 10, c.indent))
-	}
-}
-
 // Completion shows the texts of flags without the marks that help reads.
 func TestCompletionShowsPlainTexts(t *testing.T) {
 	root := newRoot("test", &Base{})
@@ -97,10 +84,9 @@ func TestNoFlagIsUnused(t *testing.T) {
 const (
 	files   = ":0\n"
 	nothing = ":4\n"
-	folders = ":16\n"
 )
 
-// The shells complete files or folders for each argument that is a path, and no path for other arguments.
+// The shells complete files for each argument that is a path, and no path for other arguments.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct {
 		line []string
@@ -114,12 +100,12 @@ func TestCompletion(t *testing.T) {
 		{[]string{"version", ""}, nothing},
 		{[]string{"help", "inspect", ""}, nothing},
 		{[]string{"undo", ""}, files},
-		{[]string{"bench", ""}, folders},
+		{[]string{"bench", ""}, files},
 		{[]string{"bench", "--size", ""}, nothing},
 		{[]string{"scan", "--exclude", ""}, files},
 		{[]string{"scan", "--since", ""}, files},
 		{[]string{"plan", "--out", ""}, files},
-		{[]string{"plan", "--allow-folder", ""}, folders},
+		{[]string{"plan", "--allow-folder", ""}, files},
 		{[]string{"plan", "--color", ""}, "always\nnever\nauto\n" + nothing},
 		{[]string{"inspect", "vm.ova!"}, files},
 		{[]string{"plan", "two.img", "--with", ""}, files},
@@ -189,8 +175,6 @@ func TestDidYouMean(t *testing.T) {
 		"inspect --output-format json x":  "did you mean -o FORMAT, such as -o json?",
 		"inspect -f csv src.img":          "did you mean --format for the image format, or -o FORMAT",
 		"scan -f csv src.img":             "did you mean -o FORMAT, such as -o json?",
-		"convert -o vmdk src.img b":       "; the format of a copy is --to vmdk",
-		"convert -o vpc src.img b":        "; the format of a copy is --to vhd",
 		"-V":                              "did you mean --version?",
 		"inspect --boundaryy 1M src.img":  "did you mean --boundary?",
 		"align --after true src.img b":    "--after, which was removed; append && COMMAND to the trueup command; see",
@@ -203,7 +187,7 @@ func TestDidYouMean(t *testing.T) {
 		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
 		"inspect":                         "inspect takes IMAGE..., 0 given; see trueup inspect --help",
 		"inspect --with c a b":            "--with is for 1 IMAGE, 2 given; give one",
-		"plan a.img b.img":                "plan: 1 image allowed, 2 given; for several: trueup scan PATH...",
+		"plan a.img b.img":                "plan takes IMAGE, 2 given; see trueup plan --help",
 		"inspect lib":                     "lib is a folder, not an image; for all images in it: trueup scan lib",
 		"plan lib":                        "lib is a folder, not an image; for all images in it: trueup scan lib",
 		"inspect s3://bucket/x.vmdk":      "mount it, or serve it by NBD with nbdkit",
@@ -312,7 +296,7 @@ func TestSuggestionsAreOfTheTable(t *testing.T) {
 		require.Empty(t, unknownIn(built, found))
 	}
 	for _, known := range []string{
-		"finish --force", "undo --force", "inspect --spool", "align --flatten", "scan -o", "bench --starts",
+		"finish --force", "undo --force", "inspect --spool", "align --flatten", "scan -o", "bench --json",
 		"align --to", "align --boundary", "replace --boundary",
 	} {
 		require.True(t, found[known], known)

@@ -131,29 +131,18 @@ func TestInterruptInMove(t *testing.T) {
 	require.Equal(t, []byte(disk), now)
 }
 
-// A waiting run prints its action above any bar.
+// A waiting run prints its action.
 func TestInterruptIsAnswered(t *testing.T) {
 	const line = "trueup: interrupted: doing this; interrupt again to end at once\n"
 	var e ending
-	var errs, bar bytes.Buffer
+	var errs bytes.Buffer
 	e.Hold("doing this")
 	require.True(t, e.Interrupted(&errs))
 	require.Equal(t, line, errs.String())
-	e.Above(&bar)
-	require.True(t, e.Interrupted(&errs))
-	require.Equal(t, "\r"+line, bar.String())
-	e.Above(goneBar{})
-	require.True(t, e.Interrupted(&errs))
-	require.Equal(t, line+line, errs.String())
 	e.Hold("")
 	require.True(t, e.Interrupted(&errs))
-	require.Equal(t, line+line, errs.String(), "a copy that is done is not removed")
+	require.Equal(t, line, errs.String(), "a copy that is done is not removed")
 }
-
-// goneBar is a bar that has ended.
-type goneBar struct{}
-
-func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
 // Only a copy has a source that stays unchanged.
 func TestInterruptedResults(t *testing.T) {

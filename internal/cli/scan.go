@@ -108,9 +108,8 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	format := f.format
 	w, end, stop := out, func(err error) error { return err }, func() {}
 	t.Ready = func(cut int) error {
-		if cut > 0 && !f.Quiet {
-			fmt.Fprintf(errOut, "trueup: note: %s: line %d is incomplete (a killed scan?) and was skipped\n",
-				report.SafeMessage(f.Since), cut)
+		if cut > 0 {
+			f.say(errOut, fmt.Sprintf("note: %s: line %d is incomplete (a killed scan?) and was skipped", f.Since, cut))
 		}
 		if f.Out != "" {
 			file, err := store.CreateReport(f.Out, ReportMode)
@@ -143,10 +142,10 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if _, none := os.Stat(f.Out); t.First && none == nil && interrupted != "" {
 		interrupted = "interrupted: " + report.SafeMessage(f.Out) + " is unchanged"
 		_ = end(context.Canceled) // removes the new file
-	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 && !f.Quiet {
-		fmt.Fprintf(errOut, "trueup: note: %s no longer has rows of %s outside of this scan (other PATHs, filters or "+
-			"shards, a missing folder); to keep them, scan all, or give --out another FILE\n",
-			report.SafeMessage(f.Out), units.Counted(r.Summary.LeftOut, "image"))
+	} else if err = end(err); err == nil && t.First && r.Summary.LeftOut > 0 {
+		f.say(errOut, fmt.Sprintf("note: %s no longer has rows of %s outside of this scan (other PATHs, filters or "+
+			"shards, a missing folder); to keep them, scan all, or give --out another FILE", f.Out,
+			units.Counted(r.Summary.LeftOut, "image")))
 	}
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // the failure of one must not prevent the other
 		return err

@@ -159,11 +159,7 @@ func (f *handoverFlags) hand(ctx context.Context, out, errOut io.Writer, args []
 	}
 	h := &f.Handover
 	h.Dest, h.Version, h.Stderr = args[len(args)-1], f.Base.Version, errOut
-	h.Say = func(text string) {
-		if !f.Quiet {
-			f.Ending.Say(errOut, report.SafeMessage(text))
-		}
-	}
+	h.Say = func(text string) { f.say(errOut, text) }
 	f.Ending.Hold("leaving the handover")
 	if f.undo {
 		work, done, err := h.Undo(ctx, f.discard)

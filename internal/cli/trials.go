@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,9 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/bench"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/opinion"
-	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/trial"
 )
@@ -31,13 +28,13 @@ type benchFlags struct {
 // newBench returns the command bench.
 func newBench(c *Base) *cobra.Command {
 	f := &benchFlags{Base: c, Options: bench.Options{
-		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Runtime: bench.DefaultRuntime,
+		Size: bench.DefaultSize, Starts: bench.DefaultStarts, Runtime: bench.DefaultRuntime,
 		Rounds: bench.DefaultRounds, Now: time.Now,
 	}}
 	cmd := newCommand("bench DIR", "Measure what misalignment costs on a storage", f.run)
 	addFlags(cmd,
-		"size", (*bench.Size)(&f.Size), "starts", (*bench.Sizes)(&f.Starts), "runtime", &f.Runtime,
-		"rounds", &f.Rounds, "buffered", &f.Buffered, "progress", &f.progress,
+		"size", (*bench.Size)(&f.Size), "runtime", &f.Runtime,
+		"rounds", &f.Rounds, "buffered", &f.Buffered,
 	)
 	return cmd
 }
@@ -48,13 +45,8 @@ func (f *benchFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 		return err
 	}
 	f.Ending.Hold("ending fio; the scratch file goes with it")
-	if !f.Quiet {
-		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
-	}
-	bar := progress.NewBench(f.progressTo(errOut))
-	f.Watch = bar
+	f.Say = func(text string) { f.say(errOut, "bench "+text) }
 	r, err := bench.Run(ctx, &f.Options)
-	bar.Stop()
 	if err != nil {
 		return err
 	}
@@ -79,7 +71,7 @@ func newBoot(c *Base) *cobra.Command {
 	t.Seconds, t.Settle = int(trial.DefaultLimit.Seconds()), int(trial.DefaultSettle.Seconds())
 	addFlags(cmd,
 		"offset", realign.Offset(&f.Offset), "qemu", &m.QEMU, "firmware", &m.Firmware, "bus", &m.Bus, "accel", &m.Accel,
-		"memory", &m.Memory, "seconds", &t.Seconds, "settle", &t.Settle, "progress", &f.progress,
+		"memory", &m.Memory, "seconds", &t.Seconds, "settle", &t.Settle,
 		"require-sandbox", &f.RequireSandbox, "pictures", &f.pictures, "as-is", &t.AsIs,
 	)
 	return cmd
@@ -110,14 +102,7 @@ func (f *bootFlags) run(ctx context.Context, out, errOut io.Writer, args []strin
 	t.Source, t.Machine.Clock = src, time.Now()
 	t.Reading = f.repeated("serve", append(asRead, "format", "require-sandbox")...)
 	t.Moving = f.repeated("serve", asMoved...)
-	t.Say = func(text string) {
-		if !f.Quiet {
-			f.Ending.Say(errOut, report.SafeMessage(text))
-		}
-	}
-	bar := progress.NewTrial(f.progressTo(errOut), "boot")
-	defer bar.Stop()
-	t.Begin = bar.Begin
+	t.Say = func(text string) { f.say(errOut, text) }
 	if err := t.Run(ctx, errOut); err != nil {
 		_ = os.Remove(f.pictures) // empty or not requested
 		if _, named := errors.AsType[*self.Error](err); named {
@@ -125,7 +110,6 @@ func (f *bootFlags) run(ctx context.Context, out, errOut io.Writer, args []strin
 		}
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	bar.Stop()
 	r := t.Result(Head("boot"))
 	if f.pictures != "" {
 		err := r.Pictures(func(name string, png []byte) error {
@@ -169,8 +153,8 @@ func (f *judgeFlags) run(ctx context.Context, out, errOut io.Writer, args []stri
 		return Usage("judge compares single disks, not packages: extract them, and name a disk of SOURCE and of DEST")
 	}
 	f.Ending.Hold("ending the judges")
-	if f.judge != opinion.QemuImg && !f.Quiet {
-		f.Ending.Say(errOut, "running the judges; libguestfs needs some minutes without KVM")
+	if f.judge != opinion.QemuImg {
+		f.say(errOut, "running the judges; libguestfs needs some minutes without KVM")
 	}
 	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
 		Source: src, Dest: dest, Judge: f.judge, Reading: f.repeated("serve", append(asRead, "format")...),

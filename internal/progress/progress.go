@@ -30,9 +30,8 @@ const (
 // Output is the destination of progress, and its form.
 type Output struct {
 	W     io.Writer
-	Kind  string          // one of Kinds
-	Quiet bool            // show no bar
-	Above func(io.Writer) // receives the writer that prints above a bar; may be nil
+	Kind  string // one of Kinds
+	Quiet bool   // show no bar
 }
 
 // counts holds the progress of work at one moment.
@@ -49,32 +48,6 @@ type head struct {
 }
 
 func headOf(command string) head { return head{report.Schema, "progress", command} }
-
-// phases counts work that consists of phases. Its methods may be called from any goroutine.
-type phases struct {
-	*display
-	mu    sync.Mutex
-	start time.Time // of the run
-	begun time.Time // of the phase
-	name  string
-	done  int64
-	total int64
-}
-
-// Begin ends the current phase and begins the next. total is its amount of work.
-func (p *phases) Begin(phase string, total int64) {
-	p.flush()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.begun, p.name, p.done, p.total = time.Now(), phase, 0, total
-}
-
-// Add adds n to the amount of completed work.
-func (p *phases) Add(n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done += n
-}
 
 // display shows counts. A nil display shows nothing.
 type display struct {
@@ -149,70 +122,27 @@ func every(interval time.Duration, f func()) (end func()) {
 // roomForKeys is the room for ^C and the cursor on a terminal, in characters.
 const roomForKeys = 3
 
-// bar is a line at the bottom of a terminal.
-type bar struct {
-	mu       sync.Mutex
-	terminal *os.File
-	line     string // the shown text
-	drawn    bool   // a line was shown
-	ended    bool
-}
-
-// bar shows a line at the bottom of a terminal until the display is stopped.
+// bar shows a line at the bottom of a terminal until the display is stopped. A text of another writer, which begins with
+// Above, stays above it.
 func (o Output) bar(terminal *os.File, now func() counts) *display {
-	b := &bar{terminal: terminal}
-	if o.Above != nil {
-		o.Above(b)
-	}
+	drawn := false
 	end := every(200*time.Millisecond, func() {
 		columns, open := sys.Columns(terminal)
 		if c := now(); open && c.begun() {
-			b.show(c.line(columns - roomForKeys))
+			drawn = true
+			fmt.Fprintf(terminal, "\r%s\x1b[K", c.line(columns-roomForKeys))
 		}
 	})
 	return &display{stop: sync.OnceFunc(func() {
 		end()
-		b.end()
+		if drawn { // otherwise the line belongs to another program
+			fmt.Fprint(terminal, Above)
+		}
 	})}
 }
 
-// show replaces the line.
-func (b *bar) show(line string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.drawn = true
-	b.replace(line)
-}
-
-func (b *bar) replace(line string) {
-	const key = len("^C")
-	fmt.Fprintf(b.terminal, "\r%-*s\r%s", len(b.line)+key, line, line) // blanks overwrite a longer line
-	b.line = line
-}
-
-// Write prints a text above the line. It fails after the display has ended.
-func (b *bar) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		return 0, os.ErrClosed
-	}
-	line := b.line
-	b.replace("")
-	n, err := b.terminal.Write(text)
-	b.replace(line)
-	return n, err
-}
-
-func (b *bar) end() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended = true; !b.drawn {
-		return // the line belongs to another program
-	}
-	b.replace("")
-	fmt.Fprint(b.terminal, "\r\x1b[J") // removes characters that a ^C has shifted
-}
+// Above clears the line of a bar, also of characters that a ^C has shifted.
+const Above = "\r\x1b[J"
 
 // Widths of the bar in characters, including its ends. A shorter bar is less useful than the numbers next to it.
 const (
@@ -222,13 +152,13 @@ const (
 
 // barLine returns left, a bar, and the first of rights that leaves room for one. If there is no room for a bar, it
 // returns left, cut to width.
-func barLine(left string, rights []string, done, total int64, width int) (line string, drawn bool) {
+func barLine(left string, rights []string, done, total int64, width int) string {
 	for _, right := range rights {
 		if room := width - len(left) - len(right); room >= shortestBar {
-			return left + drawBar(done, total, min(room, longestBar)) + right, true
+			return left + drawBar(done, total, min(room, longestBar)) + right
 		}
 	}
-	return left[:max(min(len(left), width), 0)], false
+	return left[:max(min(len(left), width), 0)]
 }
 
 // drawBar draws the share of completed work as a bar of width characters.
@@ -264,126 +194,49 @@ func clock(seconds int64) string {
 	return fmt.Sprintf("%d:%02d:%02d", seconds/3600, seconds/60%60, seconds%60)
 }
 
-// Bench shows the progress of a benchmark, in percent of each phase.
-type Bench struct {
-	phases
-}
-
-// NewBench starts to show the progress of a benchmark.
-func NewBench(o Output) *Bench {
-	b := &Bench{phases{start: time.Now()}}
-	b.display = o.show(b.counts)
-	return b
-}
-
-func (b *Bench) counts() counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	done := min(b.done, b.total) // the last piece may exceed the remaining amount
-	n := benchCounts{head: headOf("bench"), Phase: b.name, Percent: 100 * done / max(b.total, 1)}
-	return n.after(time.Since(b.start), time.Since(b.begun), done, b.total)
-}
-
-// benchCounts holds the progress of a phase. It is also a line of JSON.
-type benchCounts struct {
-	head
-	Phase   string   `json:"phase"`
-	Percent int64    `json:"percent"`
-	Elapsed float64  `json:"elapsed_seconds"`
-	Left    *float64 `json:"eta_seconds,omitempty"`
-}
-
-func (c benchCounts) begun() bool { return c.Phase != "" }
-
-// after adds the elapsed time of the run and the remaining time of the phase.
-func (c benchCounts) after(run, phase time.Duration, done, total int64) benchCounts {
-	c.Elapsed, c.Left = tenths(run.Seconds()), nil
-	if done > 0 {
-		c.Left = new(tenths(float64(total-done) / perSecond(done, phase)))
-	}
-	return c
-}
-
-// line shows the counts.
-func (c benchCounts) line(width int) string {
-	left := ""
-	if c.Left != nil {
-		left = " " + clock(int64(*c.Left)) + " left"
-	}
-	line, _ := barLine(fmt.Sprintf("%s %d %% ", c.Phase, c.Percent), []string{left, ""}, c.Percent, 100, width)
-	return line
-}
-
-// Trial shows the elapsed time of the runs of a trial boot. The time that a guest needs is unknown, only its limit is
-// known.
-type Trial struct {
-	*display
-	mu    sync.Mutex
-	start time.Time // of the run
-	now   trialCounts
-}
-
-// NewTrial starts to show the progress of a command.
-func NewTrial(o Output, command string) *Trial {
-	t := &Trial{now: trialCounts{head: headOf(command)}}
-	t.display = o.show(t.counts)
-	return t
-}
-
-// Begin ends the current run and begins the run of another disk.
-func (t *Trial) Begin(disk string, longest time.Duration) {
-	t.flush()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.start, t.now.Disk, t.now.Longest = time.Now(), disk, tenths(longest.Seconds())
-}
-
-func (t *Trial) counts() counts {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.now
-	n.Elapsed = tenths(time.Since(t.start).Seconds())
-	return n
-}
-
-// trialCounts holds the elapsed time of a run and its limit. It is also a line of JSON.
-type trialCounts struct {
-	head
-	Disk    string  `json:"disk"`
-	Elapsed float64 `json:"elapsed_seconds"`
-	Longest float64 `json:"limit_seconds"`
-}
-
-func (c trialCounts) begun() bool { return c.Disk != "" }
-
-// line returns the counts as text. It omits the bar if there is little room.
-func (c trialCounts) line(width int) string {
-	left := "boot " + c.Disk + " " + clock(int64(c.Elapsed)) + ", limit " + clock(int64(c.Longest)) + " "
-	line, _ := barLine(left, []string{""}, int64(c.Elapsed), int64(c.Longest), width)
-	return line
-}
-
-// Copy counts and shows the bytes of one disk or package, phase by phase.
+// Copy counts and shows the bytes of one disk or package, phase by phase. Its methods may be called from any goroutine.
 type Copy struct {
-	phases
+	*display
 	command string
 	proves  bool
+
+	mu    sync.Mutex
+	start time.Time // of the run
+	begun time.Time // of the phase
+	phase string
+	done  int64
+	total int64
 }
 
 // NewCopy starts to show the progress of a command. proves is set if every byte of a copy is read again. NewCopy
 // returns nil if nothing is shown.
 func NewCopy(o Output, command string, proves bool) *Copy {
-	c := &Copy{phases: phases{start: time.Now()}, command: command, proves: proves}
+	c := &Copy{start: time.Now(), command: command, proves: proves}
 	if c.display = o.show(c.counts); c.display == nil {
 		return nil
 	}
 	return c
 }
 
+// Begin ends the current phase and begins the next. total is its number of bytes.
+func (c *Copy) Begin(phase string, total int64) {
+	c.flush()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun, c.phase, c.done, c.total = time.Now(), phase, 0, total
+}
+
+// Add adds n to the number of completed bytes.
+func (c *Copy) Add(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done += n
+}
+
 func (c *Copy) counts() counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := copyCounts{head: headOf(c.command), Phase: c.name, Done: c.done, Total: c.total, proves: c.proves}
+	n := copyCounts{head: headOf(c.command), Phase: c.phase, Done: c.done, Total: c.total, proves: c.proves}
 	return n.after(time.Since(c.start), time.Since(c.begun))
 }
 
@@ -423,6 +276,5 @@ func (c copyCounts) line(width int) string {
 		short = " " + clock(int64(*c.Left))
 		long = fmt.Sprintf(" %s/s%s left", units.Format(c.Rate), short)
 	}
-	line, _ := barLine(c.Phase+" "+units.Part(c.Done, c.Total)+" ", []string{long, short}, c.Done, c.Total, width)
-	return line
+	return barLine(c.Phase+" "+units.Part(c.Done, c.Total)+" ", []string{long, short}, c.Done, c.Total, width)
 }

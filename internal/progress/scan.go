@@ -3,8 +3,6 @@ package progress
 import (
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -94,50 +92,15 @@ func (c scanCounts) after(d time.Duration) scanCounts {
 // line returns the counts as text. If there is little room, it omits the least important parts first: words, the number
 // of aligned images, the rate.
 func (c scanCounts) line(width int) string {
-	more := ""
+	more, left := "", ""
 	if c.Walking {
 		more = "+" // more images may be found
 	}
-	left, forms := fmt.Sprintf("scan %d/%d%s ", c.Done, c.Found, more), c.forms()
-	line, drawn := barLine(left, forms, int64(c.Done), int64(c.Found), width)
-	if short := left + forms[len(forms)-1][1:]; !drawn && len(short) <= width {
-		return short
-	}
-	return line
-}
-
-// forms returns the counts in texts of different lengths, the longest first.
-func (c scanCounts) forms() []string {
-	rate, left, long := c.rate()+"/s", "", ""
 	if c.Left != nil {
 		left = " " + clock(*c.Left)
-		long = left + " left"
 	}
-	bad := []string{some(c.Below, "below"), some(c.Misaligned, "off"), some(c.Failed, "error")}
-	all := append([]string{some(c.Aligned, "aligned")}, bad...)
-	if c.Orphans > 0 {
-		all = append(all, some(c.Orphans, "orphan"))
-	}
-	return []string{
-		" " + rate + long + ": " + strings.Join(all, ", "),
-		" " + rate + left + " " + strings.Join(bad, ", "),
-		left + " " + strings.Join(bad, ", "),
-		fmt.Sprintf(" %d off, %d err", c.Misaligned, c.Failed),
-	}
-}
-
-// some prints a number and its noun, in the plural if necessary.
-func some(n int, what string) string {
-	if n != 1 && (what == "error" || what == "orphan") {
-		what += "s"
-	}
-	return strconv.Itoa(n) + " " + what
-}
-
-// rate prints images per second; a slow datastore can have less than one.
-func (c scanCounts) rate() string {
-	if c.Rate >= 10 {
-		return strconv.FormatFloat(c.Rate, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(c.Rate, 'f', 1, 64)
+	bad := fmt.Sprintf("%d below, %d off, %d failed", c.Below, c.Misaligned, c.Failed)
+	return barLine(fmt.Sprintf("scan %d/%d%s ", c.Done, c.Found, more), []string{
+		fmt.Sprintf(" %.1f/s%s: %d aligned, %s", c.Rate, left, c.Aligned, bad), left + " " + bad, "",
+	}, int64(c.Done), int64(c.Found), width)
 }

@@ -63,7 +63,7 @@ func TestScanBar(t *testing.T) {
 			require.LessOrEqual(t, len(strings.TrimRight(l, " ")), int(columns)-roomForKeys)
 			if strings.HasPrefix(l, "scan 5/8 [") {
 				bars++
-				require.Contains(t, l, "1 below, 1 off, 1 error")
+				require.Contains(t, l, "1 below, 1 off, 1 failed")
 			}
 		}
 		require.Positive(t, bars)
@@ -74,16 +74,12 @@ func TestScanBar(t *testing.T) {
 func TestBarsTakeTurns(t *testing.T) {
 	s := newScreen(t, 80)
 	o := Output{W: s.program, Kind: "auto"}
-	idle := []*display{
-		NewCopy(o, "verify", false).display, NewBench(o).display, NewTrial(o, "boot").display,
-	}
+	idle := NewCopy(o, "verify", false)
 	p := NewCopy(o, "verify", false)
 	p.Begin("unpack", 100)
 	p.Add(50)
 	disktest.WaitFor(t, "the bar", func() bool { return strings.Count(s.String(), "unpack 50 of 100 B [") > 2 })
-	for _, d := range idle {
-		d.Stop()
-	}
+	idle.Stop()
 	p.Stop()
 	require.NoError(t, s.program.Close())
 	<-s.ended

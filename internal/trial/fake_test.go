@@ -357,7 +357,7 @@ func tried(t *testing.T, name, accel string) (p *trial.Pair, said []string, err 
 		p = &trial.Pair{
 			Machine: trial.Machine{QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: accel},
 			Watch:   trial.Watch{Patience: patience}, Seconds: 20, Settle: 1, Source: socket,
-			Say: func(text string) { said = append(said, text) }, Begin: func(string, time.Duration) {},
+			Say: func(text string) { said = append(said, text) },
 		}
 		err = p.Run(t.Context(), io.Discard)
 		return err == nil || accel == "kvm"

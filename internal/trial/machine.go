@@ -290,8 +290,7 @@ type Pair struct {
 	Moving  []string // flags for the move
 	AsIs    bool     // start only the disk as it is
 	Source  string
-	Say     func(text string)                        // receives messages about the progress of runs
-	Begin   func(disk string, longest time.Duration) // called at the start of a run; disk is one of Disks
+	Say     func(text string) // receives messages about the progress of runs
 
 	plan   report.Plan
 	Before Film
@@ -384,7 +383,6 @@ func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server)
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, limit %d s", name, m.Firmware, m.Bus, t.Seconds))
-	t.Begin(disk, m.Limit)
 	f, err = m.Run(ctx, t.Watch)
 	if own(m.Accel) && ctx.Err() == nil {
 		failed := errors.Is(err, errNoQMP)

@@ -3,7 +3,6 @@
 package measured
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,17 +132,6 @@ func (r *Ratio) Text() string {
 		return "no difference"
 	}
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", r.Median, r.Low, r.High)
-}
-
-// Sort puts the aligned start first: the one with the largest alignment, and the lowest of several. The others follow
-// by offset.
-func Sort(starts []int64) []int64 {
-	out := slices.Compact(slices.Sorted(slices.Values(starts)))
-	if len(out) == 0 {
-		return out
-	}
-	best := slices.MaxFunc(out, func(a, b int64) int { return cmp.Compare(units.Alignment(a), units.Alignment(b)) })
-	return append([]int64{best}, slices.DeleteFunc(out, func(n int64) bool { return n == best })...)
 }
 
 // Summarize computes the values derived from the rounds.

@@ -154,13 +154,6 @@ func TestGains(t *testing.T) {
 	require.Contains(t, slower.Say(slower.Gains(63*512)), "random writes of 8 KiB 0.50 times as many, which is fewer")
 }
 
-func TestSort(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, []int64{65536, 65024, 66048}, Sort([]int64{65024, 65536, 66048, 65024}))
-	require.Equal(t, []int64{4096, 512, 12288}, Sort([]int64{12288, 512, 4096}))
-	require.Empty(t, Sort(nil))
-}
-
 // stored is a result as the command writes it.
 func stored(t testing.TB, change func(r *Result)) []byte {
 	t.Helper()
