@@ -98,8 +98,8 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 	return err
 }
 
-// possible returns an error if the storage cannot be read from each start without the page cache. A disk with sectors of
-// 4 KiB is read from multiples of them only.
+// possible returns an error if the storage cannot be read from each start without the page cache. A disk with sectors
+// of 4 KiB is read from multiples of them only.
 func (t *target) possible(o *Options) error {
 	if o.Buffered {
 		return nil

@@ -19,7 +19,7 @@ var be = binary.BigEndian
 
 // session is the protocol state of one client.
 type session struct {
-	disk.Disk
+	Disk   disk.Disk
 	r      *bufio.Reader
 	w      io.Writer
 	failed func(err error) // called for a failed read of the disk

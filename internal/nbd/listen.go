@@ -91,8 +91,8 @@ func ListenUnix(path string) (l net.Listener, err error) {
 			maxSocketPath, path)
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: exists; name another path, or remove it if it is the socket "+
-			"of an ended server", path)
+		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: exists; name another path, or remove it if it is the "+
+			"socket of an ended server", path)
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; create it first", path, sys.Cause(err))

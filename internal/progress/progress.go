@@ -122,8 +122,8 @@ func every(interval time.Duration, f func()) (end func()) {
 // roomForKeys is the room for ^C and the cursor on a terminal, in characters.
 const roomForKeys = 3
 
-// bar shows a line at the bottom of a terminal until the display is stopped. A text of another writer, which begins with
-// Above, stays above it.
+// bar shows a line at the bottom of a terminal until the display is stopped. A text of another writer, which begins
+// with Above, stays above it.
 func (o Output) bar(terminal *os.File, now func() counts) *display {
 	drawn := false
 	end := every(200*time.Millisecond, func() {

@@ -43,8 +43,8 @@ func TestScanLines(t *testing.T) {
 	}{
 		{walking, 117, "scan 1234/4567+ [=======>----------------------] 246.8/s: 1100 aligned, 30 below, 100 off, 4 " +
 			"failed"},
-		{walked, 117, "scan 1234/4567 [=======>----------------------] 246.8/s 00:14: 1100 aligned, 30 below, 100 off, " +
-			"4 failed"},
+		{walked, 117, "scan 1234/4567 [=======>----------------------] 246.8/s 00:14: 1100 aligned, 30 below, 100 " +
+			"off, 4 failed"},
 		{walked, 77, "scan 1234/4567 [======>-------------------] 00:14 30 below, 100 off, 4 failed"},
 		{walked, 57, "scan 1234/4567 [>-----] 00:14 30 below, 100 off, 4 failed"},
 		{walking, 50, "scan 1234/4567+ [=======>----------------------]"},
@@ -53,8 +53,8 @@ func TestScanLines(t *testing.T) {
 		{walked, -3, ""},
 		{slow, 117, "scan 3/9000 [------------------------------] 0.3/s 8:19:50: 3 aligned, 0 below, 0 off, 0 failed"},
 		{all, 117, "scan 7/7 [==============================] 7.0/s 00:00: 7 aligned, 0 below, 0 off, 0 failed"},
-		{scanCounts{Walking: true}, 97, "scan 0/0+ [------------------------------] 0.0/s: 0 aligned, 0 below, 0 off, " +
-			"0 failed"},
+		{scanCounts{Walking: true}, 97, "scan 0/0+ [------------------------------] 0.0/s: 0 aligned, 0 below, 0 " +
+			"off, 0 failed"},
 	} {
 		require.Equal(t, tc.want, tc.counts.line(tc.width), "%d", tc.width)
 	}
