@@ -84,17 +84,6 @@ func Fill(t *testing.T, src *image.Image, path string, o store.CreateOptions, jo
 	return out
 }
 
-// Unfinished writes a whole disk to a file of a folder, without completing the image. It returns the file.
-func Unfinished(t *testing.T, src *image.Image, dir, name string, o store.CreateOptions) []byte {
-	t.Helper()
-	out, err := store.Create(filepath.Join(dir, name), src.Disk.Size(), src, o)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, out.Discard()) })
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Pack: out.Pack()})
-	require.NoError(t, err)
-	return disktest.ReadFile(t, filepath.Join(dir, "."+name+".partial"))
-}
-
 // SameBytes requires that a job writes the same files on any number of processors.
 func SameBytes(t *testing.T, src *image.Image, name string, kinds ...store.CreateOptions) {
 	t.Helper()

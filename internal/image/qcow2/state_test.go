@@ -227,14 +227,6 @@ func TestQcow2IsDeterministic(t *testing.T) {
 	}
 }
 
-// A file that is not complete is not a qcow2.
-func TestUnfinishedQcow2IsNoImage(t *testing.T) {
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
-	b := imagetest.Unfinished(t, src, t.TempDir(), "x.qcow2", store.CreateOptions{Format: "qcow2"})
-	require.NotEmpty(t, b)
-	require.False(t, bytes.HasPrefix(b, []byte("QFI")))
-}
-
 // Data on a MiB of the disk are on 4 KiB of the file, for any cluster size of the source.
 func TestQcow2PlacesAreAligned(t *testing.T) {
 	path := created(t, "cluster_size=512", "4M", "write -P 7 512 3M")

@@ -39,13 +39,8 @@ func TestRawHolesAreExtents(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("holes of files are not read on Windows")
 	}
-	path := filepath.Join(t.TempDir(), "disk.img")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	require.NoError(t, f.Truncate(1<<40))
-	_, err = f.WriteAt([]byte{1}, 1<<39)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	path := disktest.Blank(t, "disk.img", 1<<40)
+	disktest.WriteAt(t, path, 1<<39, []byte{1})
 	d := imagetest.Open(t, path).Disk
 	e, err := d.Extent(0, 1<<40)
 	require.NoError(t, err)

@@ -3,7 +3,6 @@ package vdi_test
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -76,27 +75,13 @@ func TestOutputIsDeterministic(t *testing.T) {
 		store.CreateOptions{Format: "vdi", Subformat: "fixed", Seed: seed})
 }
 
-// A file that is not finished is no VDI.
-func TestUnfinished(t *testing.T) {
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
-	for _, sub := range []string{"dynamic", "fixed"} {
-		b := imagetest.Unfinished(t, src, t.TempDir(), "copy.vdi", store.CreateOptions{Format: "vdi", Subformat: sub})
-		require.True(t, ondisk.IsZero(b[:mib]))
-	}
-}
-
 // A table of several pieces, with gaps of several pieces: 40,000 blocks of which four are stored.
 func TestLargeTable(t *testing.T) {
 	const size = 40_000 * mib
-	path := filepath.Join(t.TempDir(), "disk.img")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	require.NoError(t, f.Truncate(size))
+	path := disktest.Blank(t, "disk.img", size)
 	for _, off := range []int64{0, 4095 * mib, 4096 * mib, size - 512} {
-		_, err = f.WriteAt([]byte(fmt.Sprintf("at %d", off)), off)
-		require.NoError(t, err)
+		disktest.WriteAt(t, path, off, []byte(fmt.Sprintf("at %d", off)))
 	}
-	require.NoError(t, f.Close())
 	copied := filepath.Join(t.TempDir(), "disk.vdi")
 	imagetest.Copy(t, imagetest.Open(t, path), copied, store.CreateOptions{Format: "vdi"})
 	img := imagetest.Open(t, copied)
@@ -106,9 +91,7 @@ func TestLargeTable(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.img")
-	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
-	src := imagetest.Open(t, path)
+	src := imagetest.Open(t, disktest.Blank(t, "disk.img", 512))
 	for size, says := range map[int64]string{
 		512<<40 + 512: "limit exceeded of 562949953421312 bytes (512 TiB)", 100: "want whole sectors",
 		0: "want whole sectors",

@@ -2,9 +2,6 @@ package vhd_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -98,17 +94,6 @@ func TestOrphanedVHDBlocks(t *testing.T) {
 	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
 }
 
-// Names that no file in the folder can have lead nowhere, and are shown without escapes.
-func TestNamesOfVHDParents(t *testing.T) {
-	for _, name := range []string{"..", "a\x1b[31mb", "nbd:x", strings.Repeat("n", 256)} {
-		v := vhdforge.New(imagetest.Noise(31, vhdSize),
-			vhdforge.Layout{ID: 5, Parent: &vhdforge.Parent{ID: 6, Name: name}})
-		_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Bytes), image.Options{})
-		require.ErrorIs(t, err, ondisk.ErrReference, "%q", name)
-		require.NotContains(t, err.Error(), "\x1b")
-	}
-}
-
 // A locator that leads nowhere does not hide the other names.
 func TestVHDParentBySecondName(t *testing.T) {
 	dir := t.TempDir()
@@ -161,19 +146,6 @@ func TestTruncatedVHDs(t *testing.T) {
 	}
 }
 
-// Until it is finished, a copy is no VHD.
-func TestUnfinishedVHDIsNoImage(t *testing.T) {
-	for _, sub := range []string{"dynamic", "fixed"} {
-		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, 3*mib)))
-		dir := t.TempDir()
-		imagetest.Unfinished(t, src, dir, "x.vhd", store.CreateOptions{Format: "vhd", Subformat: sub})
-		img, err := image.Open(filepath.Join(dir, ".x.vhd.partial"), image.Options{})
-		require.NoError(t, err)
-		require.Equal(t, "raw", img.Format)
-		require.NoError(t, img.Close())
-	}
-}
-
 // A table of four thousand million entries that is a hole of the file costs nothing to make, and every entry of it is
 // damaged.
 func TestVHDTableOfAHole(t *testing.T) {
@@ -182,11 +154,7 @@ func TestVHDTableOfAHole(t *testing.T) {
 	v.Head(func(off int64) { v.BE32(off+vhdforge.MaxEntries, entries) })
 	v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, entries*4*kib) })
 	path := imagetest.Write(t, t.TempDir(), "disk.vhd", v.Bytes[:v.BAT])
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer f.Close()
-	_, err = f.WriteAt(v.Bytes[v.Footer:], v.BAT+4*entries)
-	require.NoError(t, err)
+	disktest.WriteAt(t, path, v.BAT+4*entries, v.Bytes[v.Footer:])
 	img := imagetest.Open(t, path)
 	spent := disktest.Spent()
 	issues, err := img.Check()

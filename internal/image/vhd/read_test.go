@@ -3,7 +3,6 @@ package vhd_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -358,33 +357,12 @@ func TestVHDChainTellsOfItsParents(t *testing.T) {
 	require.Contains(t, issues[0].Text, "in the parent: in the parent: 1 blocks at a place in use")
 }
 
-func TestBrokenVHDChains(t *testing.T) {
-	child := func(parent byte, name string) []byte {
-		return vhdforge.New(imagetest.Noise(24, mib),
-			vhdforge.Layout{ID: 0xc2, Parent: &vhdforge.Parent{ID: parent, Name: name}}).Bytes
-	}
+// A child that is larger than its parent shows its own data, and is refused.
+func TestVHDChildOfAShortParent(t *testing.T) {
 	dir := t.TempDir()
-	vhdChain(t, dir, 2*mib)
-	require.NoError(t, os.Remove(filepath.Join(dir, "base.vhd")))
-	_, err := image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	imagetest.RefusesReference(t, err,
-		`the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
-
-	imagetest.Write(t, dir, "base.vhd", vhdforge.NewFixed(imagetest.Noise(25, mib)).Bytes)
-	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	imagetest.RefusesReference(t, err,
-		`the parent "base.vhd" has the content id 01010101010101010101010101010101, but `+
-			`"mid.avhd" was created on top of b0b0`)
-
-	imagetest.Write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
-	imagetest.Write(t, dir, "b.vhd", child(0xc2, "a.vhd"))
-	_, err = image.Open(filepath.Join(dir, "a.vhd"), image.Options{})
-	require.ErrorIs(t, err, ondisk.ErrFormat)
-	require.ErrorContains(t, err, "not in the chain already")
-
 	imagetest.Write(t, dir, "short.vhd", vhdforge.NewFixed(imagetest.Noise(26, mib/2)).Bytes)
-	imagetest.Write(t, dir, "long.vhd", child(1, "short.vhd"))
-	img := imagetest.Open(t, filepath.Join(dir, "long.vhd"))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "long.vhd", vhdforge.New(imagetest.Noise(24, mib),
+		vhdforge.Layout{ID: 0xc2, Parent: &vhdforge.Parent{ID: 1, Name: "short.vhd"}}).Bytes))
 	require.Contains(t, imagetest.Codes(img.Issues, ondisk.Refuse), "vhd-parent-size")
 	disktest.CheckBytes(t, img.Disk, imagetest.Noise(24, mib))
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,24 +90,6 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 	}
 }
 
-// More blocks than one piece of the table holds, with gaps of several pieces.
-func TestVHDTableIsWrittenInPieces(t *testing.T) {
-	data := make([]byte, 100*mib)
-	for _, off := range []int{0, 16*mib - 4*kib, 16 * mib, 80*mib + 12*kib} {
-		copy(data[off:], imagetest.Noise(uint64(off), 4*kib))
-	}
-	src := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "src.vhd", vhdforge.New(data, vhdforge.Layout{Block: 4 * kib}).Bytes))
-	path := filepath.Join(t.TempDir(), "copy.vhd")
-	imagetest.Copy(t, src, path, store.CreateOptions{})
-	img := imagetest.Open(t, path)
-	imagetest.NoDamage(t, img)
-	require.Less(t, img.Files()[0].Size, int64(mib))
-	got := make([]byte, len(data))
-	require.NoError(t, ondisk.ReadFull(img.Disk, got, 0))
-	require.True(t, bytes.Equal(data, got))
-}
-
 // QEMU takes the size of a disk by "vpc " from the geometry. If that covers less, the creator has to change.
 func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 	for _, tc := range []struct {
@@ -152,13 +133,8 @@ func TestVHDIsDeterministic(t *testing.T) {
 // sparseRaw is an empty disk of any size.
 func sparseRaw(t *testing.T, size int64) *image.Image {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "disk.img")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	require.NoError(t, f.Truncate(size))
-	_, err = f.WriteAt([]byte("the last sector"), size-sector)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	path := disktest.Blank(t, "disk.img", size)
+	disktest.WriteAt(t, path, size-sector, []byte("the last sector"))
 	return imagetest.Open(t, path)
 }
 
@@ -177,17 +153,6 @@ func TestLargestVHD(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "the last sector", string(b))
 	sameForOthers(t, src.Path, path, most, "Dynamic")
-}
-
-func TestVHDThatIsTooLarge(t *testing.T) {
-	const most = 2040 << 30
-	src := sparseRaw(t, most+sector)
-	for _, sub := range []string{"dynamic", "fixed"} {
-		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src,
-			store.CreateOptions{Format: "vhd", Subformat: sub})
-		require.ErrorIs(t, err, ondisk.ErrLimit)
-		require.ErrorContains(t, err, "--to vhdx")
-	}
 }
 
 // A table of 64 TiB: 2^25 entries in 128 MiB of file, none of them a block.

@@ -3,8 +3,6 @@ package vhdx
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
-	"hash/crc32"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -100,41 +98,15 @@ func FuzzVHDX(f *testing.F) {
 		if err != nil {
 			disktest.RequireClass(t, err)
 		} else {
-			readSome(t, img)
+			disktest.ReadSome(t, img.Disk, disktest.RequireClass)
+			issues, err := img.Check()
+			require.NoError(t, err)
+			disktest.ReadSound(t, img.Disk, issues, disktest.NoError)
 		}
 		_, err = names(z.file())
 		require.NoError(t, err, "a neighbour that is damaged is no reason to stop")
 		require.Less(t, spent(), disktest.Slowest)
 	})
-}
-
-// readSome reads here and there, and everything where the check finds nothing broken.
-func readSome(t *testing.T, img *driver.Image) {
-	t.Helper()
-	buf := make([]byte, 64<<10)
-	disktest.ReadSome(t, img.Disk, disktest.RequireClass)
-	issues, err := img.Check()
-	require.NoError(t, err)
-	broken := ""
-	for _, i := range issues {
-		if i.Effect == ondisk.Broken {
-			broken = i.Text
-		}
-	}
-	for off, n := int64(0), 0; off < img.Disk.Size() && n < 1000; n++ {
-		e, err := img.Disk.Extent(off, img.Disk.Size()-off)
-		if err != nil {
-			disktest.RequireClass(t, err)
-			require.NotEmpty(t, broken, "the check finds what a reader does: %v", err)
-			return
-		}
-		require.Equal(t, off, e.Off)
-		require.Positive(t, e.Len)
-		require.LessOrEqual(t, e.End(), img.Disk.Size())
-		b := buf[:min(int64(len(buf)), e.Len)]
-		require.NoError(t, ondisk.ReadFull(img.Disk, b, off), "%s", fmt.Sprint(broken))
-		off = e.End()
-	}
 }
 
 // Expected sizes and offsets are those of [MS-VHDX].
@@ -168,34 +140,6 @@ func TestStructSizes(t *testing.T) {
 	}
 }
 
-// The checksum of "123456789" with CRC-32C is well known; a structure's has its own bytes omitted.
-func TestChecksum(t *testing.T) {
-	require.Equal(t, uint32(0xe3069283), crc32.Checksum([]byte("123456789"), castagnoli))
-	b := []byte("head\xff\xff\xff\xff and more")
-	require.Equal(t, crc32.Checksum([]byte("head\x00\x00\x00\x00 and more"), castagnoli), checksum(b))
-}
-
-func TestSameBits(t *testing.T) {
-	for _, tc := range []struct {
-		bits []byte
-		from int
-		set  bool
-		n    int64
-	}{
-		{[]byte{0xff}, 0, true, 8},
-		{[]byte{0x00, 0x00}, 3, false, 13},
-		{[]byte{0x0f, 0xff}, 2, true, 2},
-		{[]byte{0xf0, 0xff}, 2, false, 2},
-		{[]byte{0xf0, 0xff, 0x01}, 4, true, 13},
-		{[]byte{0x01, 0x00, 0x80}, 1, false, 22},
-		{[]byte{0x80, 0x00}, 7, true, 1},
-	} {
-		set, n := sameBits(tc.bits, tc.from)
-		require.Equal(t, tc.set, set, "%x from %d", tc.bits, tc.from)
-		require.Equal(t, tc.n, n, "%x from %d", tc.bits, tc.from)
-	}
-}
-
 // A disk has whole sectors, one at least, and 64 TiB at most. No file is written for another.
 func TestSizesOfDisks(t *testing.T) {
 	for size, want := range map[int64]error{
@@ -205,4 +149,7 @@ func TestSizesOfDisks(t *testing.T) {
 		_, err := create(nil, size, driver.Options{})
 		require.ErrorIs(t, err, want, "%d", size)
 	}
+	_, err := create(nil, mib+512, driver.Options{SectorSize: 4096})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "want a multiple of its sectors of 4096 bytes")
 }

@@ -36,6 +36,39 @@ func second(v *vhdxforge.File) vhdxforge.Entry {
 	}
 }
 
+// aroundTheEnd has an entry that begins at the end of the ring and continues at its start, and possibly another one.
+func aroundTheEnd(another bool) (*vhdxforge.File, []byte) {
+	v, want := dirty(1)
+	entries := []vhdxforge.Entry{{Sequence: 3}}
+	for i := range int64(4) {
+		data := bytes.Repeat([]byte{byte('a' + i)}, 4*kib)
+		entries[0].Changes = append(entries[0].Changes, vhdxforge.Change{Off: v.Blocks + i*4*kib, Data: data})
+		copy(want[i*4*kib:], data)
+	}
+	if another {
+		zero := vhdxforge.Change{Off: v.Blocks, Zero: 4 * kib}
+		entries = append(entries, vhdxforge.Entry{Sequence: 4, Changes: []vhdxforge.Change{zero}})
+		clear(want[:4*kib])
+	}
+	v.Dirty(mib-12*kib, entries...)
+	return v, want
+}
+
+// growing has an entry for a block behind the end of the file, which possibly ends with zeros.
+func growing(zeros bool) (*vhdxforge.File, []byte) {
+	v, want := dirty(1)
+	end := int64(len(v.Bytes))
+	copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
+	changes := []vhdxforge.Change{
+		v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]},
+	}
+	if zeros {
+		changes = append(changes, vhdxforge.Change{Off: end + 12*kib, Zero: mib - 12*kib})
+	}
+	v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: end + mib, Changes: changes})
+	return v, want
+}
+
 // notByQemu lists logs that qemu 7.2 does not replay according to the specification: it reads several sectors of
 // descriptors to one place, treats the entries at the start of the ring as a separate sequence, and does not let the
 // file grow to a whole MiB.
@@ -89,30 +122,8 @@ var replays = map[string]func() (*vhdxforge.File, []byte){
 		v.Dirty(0, e)
 		return v, want
 	},
-	"entry around the end of the ring": func() (*vhdxforge.File, []byte) {
-		v, want := dirty(1)
-		e := vhdxforge.Entry{Sequence: 3}
-		for i := range int64(4) {
-			e.Changes = append(e.Changes,
-				vhdxforge.Change{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
-			copy(want[i*4*kib:], e.Changes[i].Data)
-		}
-		v.Dirty(mib-12*kib, e)
-		return v, want
-	},
-	"sequence around the end of the ring": func() (*vhdxforge.File, []byte) {
-		v, want := dirty(1)
-		e := vhdxforge.Entry{Sequence: 3}
-		for i := range int64(4) {
-			e.Changes = append(e.Changes,
-				vhdxforge.Change{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
-			copy(want[i*4*kib:], e.Changes[i].Data)
-		}
-		last := vhdxforge.Entry{Sequence: 4, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}}
-		clear(want[:4*kib])
-		v.Dirty(mib-12*kib, e, last)
-		return v, want
-	},
+	"entry around the end of the ring":    func() (*vhdxforge.File, []byte) { return aroundTheEnd(false) },
+	"sequence around the end of the ring": func() (*vhdxforge.File, []byte) { return aroundTheEnd(true) },
 	"torn last entry": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		clear(want[:4*kib])
@@ -154,27 +165,8 @@ var replays = map[string]func() (*vhdxforge.File, []byte){
 		v.Dirty(128*kib, vhdxforge.Entry{Sequence: 7, Changes: one})
 		return v, want
 	},
-	"a file that grows": func() (*vhdxforge.File, []byte) {
-		v, want := dirty(1)
-		end := int64(len(v.Bytes))
-		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
-		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: end + mib, Changes: []vhdxforge.Change{
-			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]}, {
-				Off:  end + 12*kib,
-				Zero: mib - 12*kib,
-			},
-		}})
-		return v, want
-	},
-	"a file that grows to its last offset": func() (*vhdxforge.File, []byte) {
-		v, want := dirty(1)
-		end := int64(len(v.Bytes))
-		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
-		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: end + mib, Changes: []vhdxforge.Change{
-			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]},
-		}})
-		return v, want
-	},
+	"a file that grows":                    func() (*vhdxforge.File, []byte) { return growing(true) },
+	"a file that grows to its last offset": func() (*vhdxforge.File, []byte) { return growing(false) },
 	"region tables and metadata": func() (*vhdxforge.File, []byte) {
 		// The log moves the BAT after the blocks.
 		v, want := dirty(1)
@@ -250,76 +242,55 @@ func TestVHDXLogWithoutChanges(t *testing.T) {
 }
 
 func TestVHDXRefusesLogs(t *testing.T) {
-	zero := func(v *vhdxforge.File) []vhdxforge.Change {
-		return []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}
+	type entry = vhdxforge.Entry
+	of := func(change func(e *entry)) func(v *vhdxforge.File) {
+		return func(v *vhdxforge.File) {
+			e := entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}}
+			change(&e)
+			v.Dirty(0, e)
+		}
 	}
+	changed := func(change vhdxforge.Change, size int64, put func(e forge.Bytes)) func(v *vhdxforge.File) {
+		return func(v *vhdxforge.File) {
+			change.Off = v.Blocks
+			at := v.Log + v.Dirty(0, entry{Sequence: 1, Changes: []vhdxforge.Change{change}})[0]
+			put(v.Bytes[at:])
+			vhdxforge.SealAt(v.Bytes, at, size)
+		}
+	}
+	zero, data := vhdxforge.Change{Zero: 4 * kib}, vhdxforge.Change{Data: make([]byte, 4096)}
+	const none = "want a sequence to replay"
 	for name, tc := range map[string]struct {
 		forge func(v *vhdxforge.File)
-		class error
 		says  string
 	}{
-		"no entry": {func(v *vhdxforge.File) { v.Dirty(0) }, ondisk.ErrFormat, "want a sequence to replay"},
-		"wrong guid": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{
-				Sequence: 1, GUID: guidOf(1),
-				Changes: zero(v),
-			})
-		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"sequence 0": {
-			func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Changes: zero(v)}) }, ondisk.ErrFormat,
-			"want a sequence to replay",
+		"no entry":   {func(v *vhdxforge.File) { v.Dirty(0) }, none},
+		"wrong guid": {of(func(e *entry) { e.GUID = guidOf(1) }), none},
+		"sequence 0": {of(func(e *entry) { e.Sequence = 0 }), none},
+		"cut file": {
+			of(func(e *entry) { e.Flushed = 100 * mib }), "flushed file offset 104857600, want at most",
 		},
-		"cut file": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Flushed: 100 * mib, Changes: zero(v)})
-		}, ondisk.ErrFormat, "flushed file offset 104857600, want at most"},
-		"huge file": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{
-				Sequence: 1, Last: -mib,
-				Changes: zero(v),
-			})
-		}, ondisk.ErrFormat, "last file offset"},
-		"far zeros": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: 1 << 61, Zero: 1<<62 - 4096}}})
-		}, ondisk.ErrFormat, "want a sequence"},
-		"odd zeros": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 512}}})
-		}, ondisk.ErrFormat, "want a sequence"},
-		"odd place": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks + 512, Zero: 4096}}})
-		}, ondisk.ErrFormat, "want a sequence"},
-		"tail outside": {func(v *vhdxforge.File) {
-			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
-			v.U32(v.Log+at[0]+12, 64*kib)
-			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
-		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"other signature": {func(v *vhdxforge.File) {
-			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
-			v.Text(v.Log+at[0]+64, "none")
-			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
-		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"descriptor of another entry": {func(v *vhdxforge.File) {
-			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
-			v.U64(v.Log+at[0]+64+24, 9)
-			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
-		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"data sector of another entry": {func(v *vhdxforge.File) {
-			at := v.Dirty(0,
-				vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Data: make([]byte, 4096)}}})
-			v.U32(v.Log+at[0]+8188, 9)
-			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 8192)
-		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"more data sectors than the entry has": {func(v *vhdxforge.File) {
-			at := v.Dirty(0,
-				vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Data: make([]byte, 4096)}}})
-			v.U32(v.Log+at[0]+8, 4096)
-			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
-		}, ondisk.ErrFormat, "want a sequence to replay"},
+		"huge file": {of(func(e *entry) { e.Last = -mib }), "last file offset"},
+		"far zeros": {
+			of(func(e *entry) { e.Changes[0] = vhdxforge.Change{Off: 1 << 61, Zero: 1<<62 - 4096} }), none,
+		},
+		"odd zeros":                   {of(func(e *entry) { e.Changes[0].Zero = 512 }), none},
+		"odd place":                   {of(func(e *entry) { e.Changes[0].Off += 512 }), none},
+		"tail outside":                {changed(zero, 4096, func(e forge.Bytes) { e.U32(12, 64*kib) }), none},
+		"other signature":             {changed(zero, 4096, func(e forge.Bytes) { e.Text(64, "none") }), none},
+		"descriptor of another entry": {changed(zero, 4096, func(e forge.Bytes) { e.U64(64+24, 9) }), none},
+		"data sector of another entry": {
+			changed(data, 8192, func(e forge.Bytes) { e.U32(8188, 9) }), none,
+		},
+		"more data sectors than the entry has": {
+			changed(data, 4096, func(e forge.Bytes) { e.U32(8, 4096) }), none,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, _ := dirty(1)
 			tc.forge(v)
 			_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes), image.Options{})
-			require.ErrorIs(t, err, tc.class)
+			require.ErrorIs(t, err, ondisk.ErrFormat)
 			require.ErrorContains(t, err, tc.says)
 		})
 	}

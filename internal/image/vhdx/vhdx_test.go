@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -119,31 +118,11 @@ func TestVHDXCurrentHeader(t *testing.T) {
 
 // A file that is cut at any border of its structures is malformed, or misses the data that it says it has.
 func TestVHDXCutShort(t *testing.T) {
-	data := imagetest.Noise(4, 2*mib)
-	v := vhdxforge.New(vhdxforge.Layout{Size: 2 * mib}).Fill(data)
-	for _, at := range []int64{
-		8, 520, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1,
-		vhdxforge.Regions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib,
-	} {
-		for _, n := range []int64{at - 1, at, at + 1} {
-			if n < 8 {
-				continue
-			}
-			path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes[:n])
-			img, err := image.Open(path, image.Options{})
-			if n < v.Blocks {
-				require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
-				continue
-			}
-			require.NoError(t, err, "%#x bytes", n)
-			_, err = img.Disk.ReadAt(make([]byte, 1), 2*mib-1)
-			require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
-			issues, err := img.Check()
-			require.NoError(t, err)
-			require.Equal(t, ondisk.Broken, issues[0].Effect)
-			require.NoError(t, img.Close())
-		}
-	}
+	v := vhdxforge.New(vhdxforge.Layout{Size: 2 * mib}).Fill(imagetest.Noise(4, 2*mib))
+	imagetest.CutShort(t, v.Bytes, []int64{
+		9, 520, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1, vhdxforge.Regions2, v.Log, v.Metadata, v.BAT,
+		v.Blocks, v.Blocks + mib,
+	}, func(dir string, cut []byte) string { return imagetest.Write(t, dir, "disk.vhdx", cut) })
 }
 
 // Space that no block has is reported, and blocks without data may keep theirs.
@@ -419,23 +398,11 @@ func TestVHDXParentFaults(t *testing.T) {
 		pairs map[string]string
 		says  string
 	}{
-		"missing": {map[string]string{
-			"parent_linkage": link, "relative_path": `.\gone.vhdx`,
-			"absolute_win32_path": `\\?\d:\vm\away.vhdx`,
-		}, `there is no "gone.vhdx`},
-		"stale": {
-			map[string]string{"parent_linkage": "{" + guidOf(7) + "}", "relative_path": `.\base.vhdx`},
-			"was created on top of " + guidOf(7),
-		},
 		"no path":    {map[string]string{"parent_linkage": link}, "does not name"},
 		"no linkage": {map[string]string{"relative_path": `.\base.vhdx`}, "parent_linkage"},
 		"bad linkage": {
 			map[string]string{"parent_linkage": "{" + guidOf(0), "relative_path": `.\base.vhdx`},
 			"parent_linkage",
-		},
-		"itself": {
-			map[string]string{"parent_linkage": "{" + guidOf(1) + "}", "relative_path": `.\child.avhdx`},
-			"not in the chain already",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -447,22 +414,11 @@ func TestVHDXParentFaults(t *testing.T) {
 	}
 }
 
-// A chain whose middle link is missing, one in a cycle, and sectors of another size.
-func TestVHDXBrokenChains(t *testing.T) {
+// A child has sectors of the size of its parent's.
+func TestVHDXChildInOtherSectors(t *testing.T) {
 	dir := t.TempDir()
-	imagetest.Write(t, dir, "a.vhdx", childOf(2, "b.vhdx", vhdxforge.Layout{Size: mib}).Bytes)
-	b := imagetest.Write(t, dir, "b.vhdx", childOf(1, "c.vhdx", vhdxforge.Layout{Size: mib}).Bytes)
-	_, err := image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
-	require.ErrorContains(t, err, `the parent of "b.vhdx" is missing`)
-	imagetest.Write(t, dir, "c.vhdx", childOf(3, "a.vhdx", vhdxforge.Layout{Size: mib, DataWrite: guidOf(0)}).Bytes)
-	require.NoError(t, os.Remove(b))
-	require.NoError(t, os.Rename(filepath.Join(dir, "c.vhdx"), b))
-	_, err = image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
-	require.ErrorContains(t, err, "not in the chain already")
-
-	dir = t.TempDir()
 	imagetest.Write(t, dir, "base.vhdx", vhdxforge.New(vhdxforge.Layout{Size: mib, DataWrite: guidOf(0)}).Bytes)
-	_, err = image.Open(imagetest.Write(t, dir, "child.vhdx",
+	_, err := image.Open(imagetest.Write(t, dir, "child.vhdx",
 		childOf(1, "base.vhdx", vhdxforge.Layout{Size: mib, Logical: 4096}).Bytes), image.Options{})
 	require.ErrorContains(t, err, "logical sector size 4096, want 512, which the parent has")
 }

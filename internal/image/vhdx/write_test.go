@@ -145,37 +145,14 @@ func TestVHDXOf64TiB(t *testing.T) {
 	require.Less(t, img.Files()[0].Allocated, int64(512*kib))
 }
 
-// A file that is not complete is no VHDX.
-func TestUnfinishedVHDXIsNoImage(t *testing.T) {
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
-	b := imagetest.Unfinished(t, src, t.TempDir(), "x.vhdx", vhdxKinds[0])
-	require.NotEqual(t, "vhdxfile", string(b[:8]))
-}
-
-func TestRefusedVHDX(t *testing.T) {
-	v := vhdxforge.New(vhdxforge.Layout{Size: mib, Logical: 4096})
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Bytes))
-	for size, says := range map[int64]string{
-		64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes",
-	} {
-		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, store.CreateOptions{})
-		require.ErrorContains(t, err, says)
-	}
-}
-
 // A BAT of several pages has the blocks of each.
 func TestVHDXOfManyBlocks(t *testing.T) {
 	t.Parallel()
 	const size = 40 << 30
-	raw := filepath.Join(t.TempDir(), "src.img")
-	f, err := os.Create(raw)
-	require.NoError(t, err)
-	defer f.Close()
-	require.NoError(t, f.Truncate(size))
+	raw := disktest.Blank(t, "src.img", size)
 	places := []int64{0, 9 << 30, 20 << 30, size - mib}
 	for _, at := range places {
-		_, err := f.WriteAt([]byte(fmt.Sprint("data at ", at)), at)
-		require.NoError(t, err)
+		disktest.WriteAt(t, raw, at, []byte(fmt.Sprint("data at ", at)))
 	}
 	src := imagetest.Open(t, raw)
 	for _, o := range vhdxKinds {

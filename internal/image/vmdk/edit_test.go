@@ -514,39 +514,32 @@ func TestGeometryInPlace(t *testing.T) {
 	}
 }
 
-// nowhere is a file that discards its data.
-type nowhere struct{}
-
-func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
-func (nowhere) Truncate(int64) error                   { return nil }
-func (nowhere) Sync() error                            { return nil }
-
 // Tables have 32 bits for a sector.
 func TestDataBehind2TiB(t *testing.T) {
 	t.Parallel()
-	sparse, err := newSparseTarget(nowhere{}, 1<<42, defaultGrain, []byte("text"))
+	sparse, err := newSparseTarget(&disktest.Blind{}, 1<<42, defaultGrain, []byte("text"))
 	require.NoError(t, err)
 	sparse.next = math.MaxUint32 - defaultGrain
 	require.NoError(t, sparse.Reserve(0, 1<<16))
 	require.ErrorIs(t, sparse.Reserve(1<<16, 1<<16), ondisk.ErrLimit)
 
-	stream, err := newStreamTarget(nowhere{}, 1<<42, []byte("text"))
+	stream, err := newStreamTarget(&disktest.Blind{}, 1<<42, []byte("text"))
 	require.NoError(t, err)
 	stream.next = math.MaxUint32 - 1
 	require.NoError(t, stream.Reserve(0, 1))
 	require.ErrorIs(t, stream.Reserve(1<<16, 1), ondisk.ErrLimit)
 	require.ErrorIs(t, stream.Reserve(1<<25, 1), ondisk.ErrLimit, "the table has no room")
 	require.ErrorIs(t, stream.Finish(), ondisk.ErrLimit)
-	_, err = newStreamTarget(nowhere{}, 1<<47+1<<25, nil)
+	_, err = newStreamTarget(&disktest.Blind{}, 1<<47+1<<25, nil)
 	require.ErrorIs(t, err, ondisk.ErrLimit, "the directory")
-	_, err = newSparseTarget(nowhere{}, 1<<52, 8, nil)
+	_, err = newSparseTarget(&disktest.Blind{}, 1<<52, 8, nil)
 	require.ErrorIs(t, err, ondisk.ErrLimit, "the tables")
 }
 
 // A disk over other files needs one more file for the rest of the disk.
 func TestViewsHaveAHead(t *testing.T) {
 	t.Parallel()
-	_, err := create(nowhere{}, 1<<20, driver.Options{
+	_, err := create(&disktest.Blind{}, 1<<20, driver.Options{
 		Over:   []disk.Piece{},
 		Beside: func(string) (driver.WriteFile, string, error) { return nil, "", disktest.ErrFault },
 	})
@@ -558,7 +551,7 @@ func TestPackersAreUsedAgain(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("the race detector has pools forget some of what they hold")
 	}
-	stream, err := newStreamTarget(nowhere{}, 1<<20, nil)
+	stream, err := newStreamTarget(&disktest.Blind{}, 1<<20, nil)
 	require.NoError(t, err)
 	grain := make([]byte, stream.Unit())
 	require.Less(t, disktest.Allocated(func() {
@@ -569,42 +562,41 @@ func TestPackersAreUsedAgain(t *testing.T) {
 	}), int64(4<<20), "one has 800 KiB")
 }
 
-// Expected sizes and offsets are from Virtual Disk Format 1.1, "Hosted Sparse Extents".
+// Expected sizes and offsets are from Virtual Disk Format 1.1, "Hosted Sparse Extents" and "ESX Server Sparse Extents",
+// and from QEMU, block/vmdk.c.
 func TestStructSizes(t *testing.T) {
-	assert.Equal(t, 512, binary.Size(sparseHeader{}), "sparse header")
-	b, err := binary.Append(nil, binary.LittleEndian,
-		sparseHeader{Capacity: 1, GrainSize: 2, NumGTEsPerGT: 3, GDOffset: 4, UncleanShutdown: 5, CompressAlgo: 6})
-	require.NoError(t, err)
-	for at, want := range map[int]byte{atCap: 1, atGrain: 2, atGTEs: 3, atGD: 4, 72: 5, 77: 6} {
-		assert.Equal(t, want, b[at], "byte %d", at)
-	}
-}
-
-// The header of an ESX extent has four sectors, and its fields the offsets of Virtual Disk Format 1.1, "ESX Server
-// Sparse Extents".
-func TestCOWDHeaderSize(t *testing.T) {
-	require.Equal(t, 4*512, binary.Size(cowdHeader{}))
-	b, err := binary.Append(nil, binary.LittleEndian,
-		cowdHeader{GrainSize: 1, GDOffset: 2, NumGDEntries: 3, UncleanShutdown: 4})
-	require.NoError(t, err)
-	for at, want := range map[int]byte{atCOWDGrain: 1, atCOWDGD: 2, atCOWDNumGDE: 3, atCOWDUnclean: 4} {
-		assert.Equal(t, want, b[at], "byte %d", at)
-	}
-}
-
-// QEMU: block/vmdk.c asserts that both are one sector.
-func TestSESparseHeaderSizes(t *testing.T) {
 	require.Equal(t, 512, binary.Size(seVolatile{}))
-	b, err := binary.Append(nil, binary.LittleEndian, seHeader{
-		Capacity: 1, GrainTableSize: 2, Flags: 3, VolatileHeaderOffset: 4, GrainDirOffset: 5, GrainTablesOffset: 6,
-		GrainsOffset: 7,
-	})
-	require.NoError(t, err)
-	require.Len(t, b, 512)
-	for at, want := range map[int]byte{
-		atSECapacity: 1, atSETable: 2, atSEFlags: 3, atSEVolatile: 4, atSEGD: 5,
-		atSEGTs: 6, atSEGrains: 7,
+	for _, tc := range []struct {
+		header any
+		size   int
+		places map[int]byte
+	}{
+		{
+			sparseHeader{Capacity: 1, GrainSize: 2, NumGTEsPerGT: 3, GDOffset: 4, UncleanShutdown: 5, CompressAlgo: 6},
+			512,
+			map[int]byte{atCap: 1, atGrain: 2, atGTEs: 3, atGD: 4, 72: 5, 77: 6},
+		},
+		{
+			cowdHeader{GrainSize: 1, GDOffset: 2, NumGDEntries: 3, UncleanShutdown: 4},
+			4 * 512,
+			map[int]byte{atCOWDGrain: 1, atCOWDGD: 2, atCOWDNumGDE: 3, atCOWDUnclean: 4},
+		},
+		{
+			seHeader{
+				Capacity: 1, GrainTableSize: 2, Flags: 3, VolatileHeaderOffset: 4, GrainDirOffset: 5,
+				GrainTablesOffset: 6, GrainsOffset: 7,
+			},
+			512,
+			map[int]byte{
+				atSECapacity: 1, atSETable: 2, atSEFlags: 3, atSEVolatile: 4, atSEGD: 5, atSEGTs: 6, atSEGrains: 7,
+			},
+		},
 	} {
-		assert.Equal(t, want, b[at], "byte %d", at)
+		b, err := binary.Append(nil, binary.LittleEndian, tc.header)
+		require.NoError(t, err)
+		require.Len(t, b, tc.size)
+		for at, want := range tc.places {
+			assert.Equal(t, want, b[at], "%T, byte %d", tc.header, at)
+		}
 	}
 }

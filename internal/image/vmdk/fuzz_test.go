@@ -247,26 +247,6 @@ func FuzzSESparse(f *testing.F) {
 	})
 }
 
-// FuzzSplitExtent reads anything as header and tables of an extent of a split disk.
-func FuzzSplitExtent(f *testing.F) {
-	const headerSize, tablesAt = 80, 21 * 512
-	v := vmdkforge.NewSparse(bytes.Repeat([]byte("grain of a disk "), 300*512/16))
-	v.SetDescriptor("")
-	tables := []byte(v.Bytes[tablesAt : v.GT+16])
-	for _, hole := range []uint32{1 << 20, 1<<20 + 1} {
-		f.Add([]byte(v.Bytes[:headerSize]), tables, hole)
-	}
-	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz") {
-		f.Add(b[:headerSize], b[tablesAt:tablesAt+4096], uint32(32<<20))
-	}
-	f.Fuzz(func(t *testing.T, header, tables []byte, hole uint32) {
-		data := make([]byte, tablesAt+len(tables))
-		copy(data, header[:min(len(header), 512)])
-		copy(data[tablesAt:], tables)
-		fuzzExtent(t, splitSparse, binary.LittleEndian.Uint64(data[vmdkforge.Capacity:]), data, hole)
-	})
-}
-
 // FuzzStream reads anything as header and body of a streamOptimized VMDK. Between them stands a text that agrees with
 // the header, which no mutation would find.
 func FuzzStream(f *testing.F) {

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/hostile"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -70,93 +69,20 @@ func TestFlatExtents(t *testing.T) {
 	}
 }
 
-// sparseImage is the layout of a forged disk.
-type sparseImage struct {
-	grain     int64 // sectors
-	zeroed    bool  // grains of zeros get entry 1 instead of 0
-	redundant bool
-	backwards bool // the last grain of the disk comes first in the file
-}
-
-// forge writes a monolithicSparse file from the specification, like vmdkforge.NewSparse, for all grain sizes and with
-// grains left out: tables without a grain are missing too. Spec: Virtual Disk Format 1.1, "Hosted Sparse Extents".
-func (s sparseImage) forge(disk []byte) []byte {
-	grains := (int64(len(disk)) + s.grain*sector - 1) / (s.grain * sector)
-	tables := (grains + 511) / 512
-	gdSectors := (4*tables + sector - 1) / sector
-	rgd := int64(1 + textSectors)
-	gd := rgd + gdSectors + 4*tables
-	f := s.header(int64(len(disk))/sector, rgd, gd, gd+gdSectors+4*tables)
-	entry := func(g int64, v uint32) {
-		for _, d := range []int64{rgd, gd} {
-			table := d + gdSectors + g/512*4
-			f.U32(d*sector+g/512*4, uint32(table))
-			f.U32(table*sector+g%512*4, v)
-		}
-	}
-	for i := range grains {
-		g := i
-		if s.backwards {
-			g = grains - 1 - i
-		}
-		data := disk[g*s.grain*sector : min((g+1)*s.grain*sector, int64(len(disk)))]
-		if len(bytes.Trim(data, "\x00")) > 0 {
-			entry(g, uint32(len(f)/sector))
-			// The last grain may be truncated at the disk's end.
-			f = append(f, data...)
-			if i < grains-1 {
-				f = append(f, make([]byte, int(s.grain*sector)-len(data))...)
-			}
-		} else if s.zeroed {
-			entry(g, 1)
-		}
-	}
-	return f
-}
-
-// textSectors is the space for the descriptor, in sectors; it begins in sector 1.
-const textSectors = 20
-
-// header is a file up to its first grain. All arguments are in sectors.
-func (s sparseImage) header(capacity, rgd, gd, end int64) forge.Bytes {
-	overhead := (end + s.grain - 1) / s.grain * s.grain
-	f := forge.Bytes(make([]byte, overhead*sector))
-	f.Text(0, "KDMV")
-	f.U32(vmdkforge.Version, 1)
-	flags := uint32(1)
-	if s.zeroed {
-		flags |= 4
-		f.U32(vmdkforge.Version, 2)
-	}
-	if s.redundant {
-		flags |= 2
-		f.U64(vmdkforge.RGDOffset, uint64(rgd))
-	}
-	f.U32(vmdkforge.Flags, flags)
-	f.U64(vmdkforge.Capacity, uint64(capacity))
-	f.U64(vmdkforge.GrainSize, uint64(s.grain))
-	f.U64(vmdkforge.DescriptorOffset, 1)
-	f.U64(vmdkforge.DescriptorSize, textSectors)
-	f.U32(vmdkforge.NumGTEs, 512)
-	f.U64(vmdkforge.GDOffset, uint64(gd))
-	f.U64(vmdkforge.OverHead, uint64(overhead))
-	f.Text(vmdkforge.NewLine, "\n \r\n")
-	f.Text(sector, vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
-	return f
-}
-
 func TestSparseGrains(t *testing.T) {
 	for _, grain := range []int64{8, 64, 2048} {
-		for name, layout := range map[string]sparseImage{
-			"as VMware writes it":          {grain: grain, redundant: true},
-			"from behind, no second table": {grain: grain, backwards: true},
-			"marked zeros":                 {grain: grain, zeroed: true, redundant: true},
+		for name, layout := range map[string]vmdkforge.SparseLayout{
+			"as VMware writes it":          {},
+			"from behind, no second table": {Backwards: true, Single: true},
+			"marked zeros":                 {Zeroed: true},
 		} {
+			layout.Grain, layout.Short = grain, true
 			// More than one table with small grains, and a truncated last grain.
 			data := imagetest.Noise(uint64(grain), 5*mib+3*sector)
 			clear(data[2*mib : 4*mib+100])
 			t.Run(fmt.Sprintf("grains of %d sectors, %s", grain, name), func(t *testing.T) {
-				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", layout.forge(data)))
+				v := vmdkforge.NewSparseOf(data, layout)
+				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", v.Bytes))
 				require.Equal(t, "monolithicSparse", img.Subformat)
 				disktest.CheckBytes(t, img.Disk, data)
 				imagetest.NoDamage(t, img)
@@ -169,9 +95,9 @@ func TestSparseGrains(t *testing.T) {
 func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	data := make([]byte, 2*mib)
 	copy(data, "data")
-	f := forge.Bytes(sparseImage{grain: 128, zeroed: true}.forge(data))
-	f.U32(vmdkforge.Flags, binary.LittleEndian.Uint32(f[vmdkforge.Flags:])&^4)
-	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", f))
+	v := vmdkforge.NewSparseOf(data, vmdkforge.SparseLayout{Zeroed: true, Single: true})
+	v.U32(vmdkforge.Flags, 1)
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", v.Bytes))
 	_, err := img.Disk.ReadAt(make([]byte, 10), 64*kib)
 	require.ErrorContains(t, err, "entry 1")
 }
@@ -188,22 +114,6 @@ func TestSparseByQemuImg(t *testing.T) {
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=monolithicFlat", raw, flat)
 		disktest.CheckBytes(t, imagetest.Open(t, flat).Disk, data)
 	}
-}
-
-// qemu-img marks grains of zeros in a file of version 2.
-func TestZeroedGrainsByQemuImg(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.vmdk")
-	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "zeroed_grain=on", path, "4M")
-	disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 7 0 1M", "-c", "write -z 256k 512k", path)
-	want := make([]byte, 4*mib)
-	copy(want, bytes.Repeat([]byte{7}, mib))
-	clear(want[256*kib : 768*kib])
-	img := imagetest.Open(t, path)
-	disktest.CheckBytes(t, img.Disk, want)
-	e, err := img.Disk.Extent(256*kib, mib)
-	require.NoError(t, err)
-	require.True(t, e.Zero, "the mark is known, the zeros need no reading")
-	require.Equal(t, int64(512*kib), e.Len)
 }
 
 // A disk of the type custom can have flat extents, some at an offset, beside sparse ones written by qemu-img. A copy of
@@ -252,6 +162,7 @@ func TestMapsOfDevices(t *testing.T) {
 	data := imagetest.Noise(6, 200*sector)
 	for kind, c := range map[string]struct{ word, subformat string }{
 		"fullDevice":                  {"FLAT", "monolithicFlat"},
+		"partitionedDevice":           {"FLAT", "monolithicFlat"},
 		"custom":                      {"FLAT", "monolithicFlat"},
 		"vmfsRaw":                     {"VMFSRAW", "vmfs"},
 		"vmfsRDM":                     {"VMFSRDM", "vmfs"},
@@ -295,19 +206,6 @@ func TestMapsOfDevices(t *testing.T) {
 			require.ErrorContains(t, err, "has 512 of 102400 bytes")
 		})
 	}
-}
-
-// VirtualBox and VMware map partitions: table sectors from a file, and the rest from others.
-func TestMapOfPartitions(t *testing.T) {
-	dir := t.TempDir()
-	table, part := imagetest.Noise(7, 63*sector), imagetest.Noise(8, 300*sector)
-	imagetest.Write(t, dir, "disk-pt.vmdk", table)
-	imagetest.Write(t, dir, "part.img", part)
-	text := vmdkforge.Descriptor("partitionedDevice", `RW 63 FLAT "disk-pt.vmdk" 0`, `RW 300 FLAT "part.img" 0`,
-		"RW 37 ZERO")
-	img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(text)))
-	disktest.CheckBytes(t, img.Disk, slices.Concat(table, part, make([]byte, 37*sector)))
-	require.Equal(t, "monolithicFlat", img.Subformat)
 }
 
 // A directory of 2^40 entries in a hole of the file costs nothing to make, and nothing to check.

@@ -9,13 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
@@ -186,8 +184,8 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 	for _, grain := range []int64{8, 128, 2048} {
 		data := imagetest.Noise(uint64(grain), 5*mib+3*sector)
 		clear(data[2*mib : 4*mib+100])
-		src := imagetest.Open(t,
-			imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: grain, redundant: true}.forge(data)))
+		v := vmdkforge.NewSparseOf(data, vmdkforge.SparseLayout{Grain: grain, Short: true})
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", v.Bytes))
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
 		imagetest.Copy(t, src, path, store.CreateOptions{})
 		head := disktest.ReadFile(t, path)
@@ -203,47 +201,12 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 // The same job writes the same bytes, on any number of processors.
 func TestOutputIsDeterministic(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: 128}.forge(data)))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", vmdkforge.NewSparse(data).Bytes))
 	kinds := slices.Clone(imagetest.Kinds)
 	for i := range kinds {
 		kinds[i].Seed = []byte("job")
 	}
 	imagetest.SameBytes(t, src, "copy.vmdk", kinds...)
-}
-
-// The descriptor of a copy equals that of its source, except for required changes.
-func TestCopiesKeepTheDescriptor(t *testing.T) {
-	dir := t.TempDir()
-	data := imagetest.Noise(4, 64*sector)
-	imagetest.Write(t, dir, "old-flat.vmdk", data)
-	text := vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "old-flat.vmdk" 0`) +
-		"ddb.thinProvisioned = \"1\"\nddb.unheardOf = \"x\"\n"
-	src := imagetest.Open(t, imagetest.Write(t, dir, "old.vmdk", []byte(text)))
-	for _, sub := range []string{"", "monolithicSparse"} {
-		path := filepath.Join(t.TempDir(), "new.vmdk")
-		imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
-		b := disktest.ReadFile(t, path)
-		for _, keep := range []string{
-			`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`, `ddb.unheardOf = "x"`,
-		} {
-			require.Contains(t, string(b), keep)
-		}
-		require.NotContains(t, string(b), "CID=4a5b6c7d")
-		require.NotContains(t, string(b), "old-flat.vmdk")
-		require.Equal(t, sub == "", strings.Contains(string(b), `RW 64 FLAT "new-flat.vmdk" 0`))
-		disktest.CheckBytes(t, imagetest.Open(t, path).Disk, data)
-	}
-}
-
-// An incomplete file is no VMDK: a killed run leaves nothing that a reader would open.
-func TestUnfinishedFileIsNoImage(t *testing.T) {
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
-	for _, kind := range []store.CreateOptions{imagetest.Kinds[1], streamed} {
-		b := imagetest.Unfinished(t, src, t.TempDir(), "x.vmdk", kind)
-		require.NotEmpty(t, b)
-		require.NotEqual(t, "KDMV", string(b[:4]))
-		require.NotContains(t, string(b), "# Disk DescriptorFile")
-	}
 }
 
 // vmwareSplit is VMware's extent size, in bytes: descriptors of its disks contain `RW 4192256 SPARSE "…-s001.vmdk"`.
@@ -252,14 +215,9 @@ const vmwareSplit = 4192256 * sector
 // splitRaw is a raw file of size bytes with 200 KiB of data at each of the offsets.
 func splitRaw(t *testing.T, size int64, at ...int64) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "src.img")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	defer f.Close()
-	require.NoError(t, f.Truncate(size))
+	path := disktest.Blank(t, "src.img", size)
 	for i, off := range at {
-		_, err := f.WriteAt(imagetest.Noise(uint64(i), int(min(200*kib, size-off))), off)
-		require.NoError(t, err)
+		disktest.WriteAt(t, path, off, imagetest.Noise(uint64(i), int(min(200*kib, size-off))))
 	}
 	return path
 }
@@ -313,9 +271,8 @@ func TestWrittenSplitDisks(t *testing.T) {
 func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(8, 3*mib)
-	f := forge.Bytes(sparseImage{grain: 16}.forge(data))
-	clear(f[sector : 21*sector])
-	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
+	l := vmdkforge.SparseLayout{Grain: 16, Short: true, Extent: true}
+	vmdkforge.NewSparseOf(data, l).Write(t, filepath.Join(dir, "a-s001.vmdk"))
 	src := imagetest.Open(t, imagetest.Write(t, dir, "a.vmdk",
 		[]byte(vmdkforge.Descriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
 	out := t.TempDir()
@@ -323,21 +280,6 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(out, "b.vmdk")).Disk, data)
 	head := disktest.ReadFile(t, filepath.Join(out, "b-s001.vmdk"))
 	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
-}
-
-// A split disk replaces another: the old extents are removed when the new ones have their names.
-func TestSplitDiskReplacesAnother(t *testing.T) {
-	src := imagetest.Open(t, splitRaw(t, 3<<30, 0, 2<<30))
-	dir := t.TempDir()
-	path := filepath.Join(dir, "disk.vmdk")
-	for _, kind := range []string{
-		"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
-		"twoGbMaxExtentSparse",
-	} {
-		imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
-		require.Len(t, disktest.Names(t, dir), 3, "%v", disktest.Names(t, dir))
-		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
-	}
 }
 
 func TestSplitDisksHaveALimit(t *testing.T) {

@@ -2,6 +2,7 @@
 package vmdkforge
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -41,52 +42,83 @@ type Sparse struct {
 	Descriptor, RGD, RGT, GD, GT, Grains int64
 }
 
+// SparseLayout is the shape of a sparse extent. The zero value is a monolithicSparse file of VMware.
+type SparseLayout struct {
+	Grain     int64 // in sectors; 0: 128
+	Short     bool  // tables without a grain are missing, and the last grain may end with the disk
+	Zeroed    bool  // grains of zeros have entry 1 instead of 0
+	Single    bool  // there is no redundant directory
+	Backwards bool  // the last grain of the disk comes first in the file
+	Extent    bool  // there is no descriptor: the file is an extent of another one
+}
+
 // NewSparse stores the nonzero grains of a disk, in the order of VMware: header, descriptor, redundant directory and
-// tables, primary directory and tables, grains. The disk's size is a multiple of 512 bytes, at most 4 GiB, for which
-// one sector of directory is enough.
-func NewSparse(disk []byte) *Sparse {
-	grains := (int64(len(disk)) + Grain - 1) / Grain
+// tables, primary directory and tables, grains. The disk's size is a multiple of 512 bytes.
+func NewSparse(disk []byte) *Sparse { return NewSparseOf(disk, SparseLayout{}) }
+
+// NewSparseOf is NewSparse for any layout. Spec: Virtual Disk Format 1.1, "Hosted Sparse Extents".
+func NewSparseOf(disk []byte, l SparseLayout) *Sparse {
+	size, grain := int64(len(disk)), cmp.Or(vmdkSector*l.Grain, Grain)
+	grains := (size + grain - 1) / grain
 	tables := (grains + 511) / 512
+	directory := (4*tables + vmdkSector - 1) / vmdkSector * vmdkSector
 	v := &Sparse{Descriptor: vmdkSector}
 	v.RGD = v.Descriptor + vmdkDescriptor
-	v.RGT = v.RGD + vmdkSector
+	v.RGT = v.RGD + directory
 	v.GD = v.RGT + tables*vmdkTable
-	v.GT = v.GD + vmdkSector
-	v.Grains = (v.GT + tables*vmdkTable + Grain - 1) / Grain * Grain
+	v.GT = v.GD + directory
+	v.Grains = (v.GT + tables*vmdkTable + grain - 1) / grain * grain
 	v.Bytes = make(forge.Bytes, v.Grains)
-
-	v.Text(0, "KDMV")
-	v.U32(Version, 1)
-	v.U32(Flags, 3) // newline test and redundant tables are valid
-	v.U64(Capacity, uint64(len(disk)/vmdkSector))
-	v.U64(GrainSize, Grain/vmdkSector)
-	v.U64(DescriptorOffset, uint64(v.Descriptor/vmdkSector))
-	v.U64(DescriptorSize, vmdkDescriptor/vmdkSector)
-	v.U32(NumGTEs, 512)
-	v.U64(RGDOffset, uint64(v.RGD/vmdkSector))
-	v.U64(GDOffset, uint64(v.GD/vmdkSector))
-	v.U64(OverHead, uint64(v.Grains/vmdkSector))
-	v.Text(NewLine, "\n \r\n")
-	v.SetDescriptor(Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, len(disk)/vmdkSector)))
-	for i := range tables {
-		v.U32(v.RGD+4*i, uint32((v.RGT+i*vmdkTable)/vmdkSector))
-		v.U32(v.GD+4*i, uint32((v.GT+i*vmdkTable)/vmdkSector))
-	}
-	for i := range grains {
-		v.addGrain(i, disk[i*Grain:min((i+1)*Grain, int64(len(disk)))])
+	v.header(size/vmdkSector, grain/vmdkSector, l)
+	for n := range grains {
+		i := n
+		if l.Backwards {
+			i = grains - 1 - n
+		}
+		data, entry := disk[i*grain:min((i+1)*grain, size)], int64(0)
+		if slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) {
+			entry = int64(len(v.Bytes)) / vmdkSector
+			v.Bytes = append(v.Bytes, data...)
+			if !l.Short || n < grains-1 {
+				v.Bytes = append(v.Bytes, make([]byte, int(grain)-len(data))...)
+			}
+		} else if l.Zeroed {
+			entry = 1
+		}
+		if entry > 0 || !l.Short {
+			v.U32(v.RGD+i/512*4, uint32((v.RGT+i/512*vmdkTable)/vmdkSector))
+			v.U32(v.GD+i/512*4, uint32((v.GT+i/512*vmdkTable)/vmdkSector))
+			v.SetGrain(i, uint32(entry))
+		}
 	}
 	return v
 }
 
-// addGrain appends the data of grain i. The last grain of a disk is stored whole.
-func (v *Sparse) addGrain(i int64, data []byte) {
-	if !slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) {
-		return
+// header writes the header and the descriptor of a disk. Both arguments are in sectors.
+func (v *Sparse) header(capacity, grain int64, l SparseLayout) {
+	v.Text(0, "KDMV")
+	v.U32(Version, 1)
+	flags := uint32(1) // the newline test is valid
+	if l.Zeroed {
+		flags |= 4
+		v.U32(Version, 2)
 	}
-	at := int64(len(v.Bytes))
-	v.Bytes = append(v.Bytes, make([]byte, Grain)...)
-	v.Put(at, data)
-	v.SetGrain(i, uint32(at/vmdkSector))
+	if !l.Single {
+		flags |= 2
+		v.U64(RGDOffset, uint64(v.RGD/vmdkSector))
+	}
+	v.U32(Flags, flags)
+	v.U64(Capacity, uint64(capacity))
+	v.U64(GrainSize, uint64(grain))
+	v.U64(DescriptorOffset, uint64(v.Descriptor/vmdkSector))
+	v.U64(DescriptorSize, vmdkDescriptor/vmdkSector)
+	v.U32(NumGTEs, 512)
+	v.U64(GDOffset, uint64(v.GD/vmdkSector))
+	v.U64(OverHead, uint64(v.Grains/vmdkSector))
+	v.Text(NewLine, "\n \r\n")
+	if !l.Extent {
+		v.SetDescriptor(Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
+	}
 }
 
 // Grain returns the sector of the file at which grain i lies, 0 for one that is not stored.
