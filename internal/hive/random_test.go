@@ -250,9 +250,9 @@ func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 		if len(log) < 512 || log[28] != 6 {
 			continue
 		}
-		for _, e := range plainEntries(log) {
+		for _, e := range hiveforge.Entries(log) {
 			add(func(hive, one, two []byte) [][]byte {
-				[][]byte{one, two}[i][e.at+e.size-1] ^= 1
+				[][]byte{one, two}[i][e.At+e.Size-1] ^= 1
 				return [][]byte{hive, one, two}
 			})
 		}
@@ -287,7 +287,7 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 	t.Helper()
 	files, states := newRandomHive(seed)
 	r := recovery(t, files[0], files[1:]...)
-	_, applied := plainRecover(files[0], files[1], files[2])
+	_, applied := hiveforge.Recover(files[0], files[1], files[2])
 	if r.Certain() != nil {
 		require.Zero(t, applied, "seed %d: %v", seed, r.Certain())
 		return "refused"
@@ -299,15 +299,15 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 	}
 	require.NoError(t, err, "seed %d", seed)
 	for i, fate := range fates(files) {
-		was, n := plainRecover(fate(files)[0], fate(files)[1:]...)
-		is, m := plainRecover(fate(after)[0], fate(after)[1:]...)
+		was, n := hiveforge.Recover(fate(files)[0], fate(files)[1:]...)
+		is, m := hiveforge.Recover(fate(after)[0], fate(after)[1:]...)
 		require.Equal(t, n, m, "seed %d, fate %d: entries applied", seed, i)
 		if !slices.ContainsFunc(states, func(s forge.Bytes) bool { return bytes.Equal(s[4096:], was[4096:]) }) {
 			// States that no Windows wrote: half a hive without its log, or a log without the preceding one.
 			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
 			continue
 		}
-		want, err := plainValues(was)
+		want, err := hiveforge.Values(was)
 		require.NoError(t, err, "seed %d, fate %d", seed, i)
 		for name, v := range want {
 			if len(v) == 14 && len(name) > 16 && name[:16] == "\\MountedDevices\x00" {
@@ -316,14 +316,14 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 				}
 			}
 		}
-		now, err := plainValues(is)
+		now, err := hiveforge.Values(is)
 		require.NoError(t, err, "seed %d, fate %d", seed, i)
 		require.Equal(t, want, now, "seed %d, fate %d", seed, i)
 	}
 
 	// Every value of the guest's initial state equals that of the plain recovery.
-	image, _ := plainRecover(after[0], after[1], after[2])
-	want, err := plainValues(image)
+	image, _ := hiveforge.Recover(after[0], after[1], after[2])
+	want, err := hiveforge.Values(image)
 	require.NoError(t, err, "seed %d", seed)
 	var got map[string]string
 	r = recovery(t, after[0], after[1:]...)

@@ -162,6 +162,9 @@ func TestNewLogs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { tc.check(t, dirty) })
 	}
+	// The sequence numbers of entries and of the hive wrap to 0.
+	again := logs(hiveforge.Log(a, 0, b), hiveforge.Log(h, 0xffffffff, a))
+	recoveryCase{again, "0000@0 bbbb@1 0000@0 aaaa@2 bbbb@1", 2, ""}.check(t, hiveforge.Dirty(h, 0))
 }
 
 func TestOldLogs(t *testing.T) {
@@ -210,16 +213,6 @@ func entry32(log forge.Bytes, at int64, v uint32) forge.Bytes {
 	log.U32(512+at, v)
 	hiveforge.SealEntry(log[512:])
 	return log
-}
-
-// The sequence numbers of entries and of the hive wrap to 0.
-func TestNumbersBeginAgain(t *testing.T) {
-	h := hot(t)
-	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
-	dirty := hiveforge.Dirty(h, 0)
-	got, err := states(recovery(t, dirty, hiveforge.Log(a, 0, b), hiveforge.Log(h, 0xffffffff, a)))
-	require.NoError(t, err)
-	require.Equal(t, "0000@0 bbbb@1 0000@0 aaaa@2 bbbb@1", got)
 }
 
 // A hive with a broken base block is read with that of the log, if there is only one.
