@@ -3,7 +3,6 @@ package disk_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"testing"
@@ -372,29 +371,6 @@ func TestRanges(t *testing.T) {
 	require.False(t, r.Overlaps(disk.Range{Off: 150, Len: 1}), "half-open: neighbours share no byte")
 	require.False(t, r.Overlaps(disk.Range{Off: 0, Len: 100}))
 	require.False(t, r.Overlaps(disk.Range{Off: 120}), "an empty range has no byte to share")
-}
-
-func TestMerge(t *testing.T) {
-	t.Parallel()
-	in := []disk.Range{{Off: 30, Len: 5}, {Off: 0, Len: 10}, {Off: 10, Len: 2}, {Off: 32, Len: 1}, {Off: 13, Len: 1}}
-	require.Equal(t, []disk.Range{{Off: 0, Len: 12}, {Off: 13, Len: 1}, {Off: 30, Len: 5}}, disk.Merge(in))
-	require.Empty(t, disk.Merge(nil))
-}
-
-// Gaps lie before, between and behind pieces.
-func TestGaps(t *testing.T) {
-	t.Parallel()
-	at := func(off, n int64) disk.Piece { return disk.Piece{Range: disk.Range{Off: off, Len: n}} }
-	for want, pieces := range map[string][]disk.Piece{
-		"[{0 100}]":                nil,
-		"[]":                       {at(0, 40), at(40, 60)},
-		"[{0 10} {20 10} {40 60}]": {at(10, 10), at(30, 10)},
-		"[{0 10} {30 70}]":         {at(10, 10), at(20, 10)},
-		"[{50 50}]":                {at(0, 50)},
-		"[{0 50}]":                 {at(50, 50)},
-	} {
-		require.Equal(t, want, fmt.Sprint(disk.Gaps(disk.Range{Len: 100}, pieces)))
-	}
 }
 
 // setSize is the size of the space of random ranges, in bytes.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
@@ -271,23 +270,6 @@ func TestErrorsSurface(t *testing.T) {
 	}
 }
 
-func TestSourceThatEndsEarly(t *testing.T) {
-	d := disk.New(4*mib, 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: 4*mib - off, Src: short{}, Off: off}, nil
-	})
-	_, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2})
-	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-}
-
-type short struct{}
-
-func (short) ReadAt(p []byte, off int64) (int, error) {
-	if off >= 2*mib {
-		return 0, io.EOF
-	}
-	return len(p), nil
-}
-
 // A map with millions of entries takes minutes to walk, and ^C ends that too.
 func TestSizeEndsWhenItIsCancelled(t *testing.T) {
 	for name, stored := range map[string]bool{"data": true, "holes": false} {
@@ -522,44 +504,4 @@ func TestNextCopyTakesLittleMemory(t *testing.T) {
 	}
 	allocated()
 	require.Less(t, allocated(), int64(mib/2))
-}
-
-// BenchmarkCopy measures one chunk of a copy without I/O: with the digests of a full proof, and without; of such a
-// proof; and of a walk over a disk in which every other chunk is a hole.
-func BenchmarkCopy(b *testing.B) {
-	full := make(block, mib)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(full)
-	var source io.ReaderAt = full // an interface for each run would be allocated
-	run := func(name string, step int64, work func(d disk.Disk, jobs int) error) {
-		b.Run(name, func(b *testing.B) {
-			size := int64(b.N) * mib * step
-			d := disk.New(size, 512, func(off int64) (disk.Run, error) {
-				chunk := off / mib
-				if chunk%step != 0 {
-					return disk.Run{Len: (chunk+1)*mib - off}, nil
-				}
-				return disk.Run{Len: (chunk+1)*mib - off, Src: source, Off: off}, nil
-			})
-			b.SetBytes(mib)
-			b.ReportAllocs()
-			b.ResetTimer()
-			require.NoError(b, work(d, runtime.GOMAXPROCS(0)))
-		})
-	}
-	run("structure", 1, func(d disk.Disk, jobs int) error {
-		_, err := diskcopy.Run(b.Context(), d, discard(), diskcopy.Options{Jobs: jobs})
-		return err
-	})
-	run("full", 1, func(d disk.Disk, jobs int) error {
-		_, err := diskcopy.Run(b.Context(), d, discard(), diskcopy.Options{Jobs: jobs, Sum: new(diskcopy.Sum)})
-		return err
-	})
-	run("digest", 1, func(d disk.Disk, jobs int) error {
-		_, err := diskcopy.Digest(b.Context(), d, diskcopy.Options{Jobs: jobs})
-		return err
-	})
-	run("holes", 2, func(d disk.Disk, _ int) error {
-		_, err := diskcopy.Size(b.Context(), 64*kib, d)
-		return err
-	})
 }

@@ -42,15 +42,3 @@ func TestStoredDigest(t *testing.T) {
 	_, err = Stored(t.Context(), d, []byte("short"), Options{Jobs: 1})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
-
-func BenchmarkGrainDigest(b *testing.B) {
-	chunk := make([]byte, grain)
-	_, _ = rand.Read(chunk)
-	s := newSummer()
-	b.SetBytes(grain)
-	b.ReportAllocs()
-	var tag []byte
-	for b.Loop() {
-		tag = s.grain(tag[:0], chunk)
-	}
-}

@@ -477,13 +477,3 @@ func TestNoChoice(t *testing.T) {
 		`--output "jsn", must be one of text, json, csv, html, junit, prometheus; did you mean json?`)
 	require.EqualError(t, NoChoice("--keep", "x", "original", "none"), `--keep "x", must be original or none`)
 }
-
-// The words of Levenshtein's distance as textbooks have it.
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"kitten", "sitting", 3}, {"saturday", "sunday", 3}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}} {
-		require.Equal(t, c.want, distance(c.a, c.b))
-	}
-}

@@ -285,7 +285,7 @@ func TestHybridMBR(t *testing.T) {
 			}
 		})
 	}
-	l := readTable(t, hybridOf(first, active))
+	l := readTable(t, hybridOf(first, active, slot(0x83, 5000, 2000)))
 	require.Equal(t, []bool{false, true, false}, []bool{
 		l.Partitions[0].Active, l.Partitions[1].Active,
 		l.Partitions[2].Active,
@@ -293,7 +293,7 @@ func TestHybridMBR(t *testing.T) {
 	require.Equal(t, 2, l.Partitions[1].Slot)
 	require.Equal(t, byte(7), l.Partitions[1].Type)
 	require.Equal(t, int64(1<<32*512), l.Limit())
-	require.Contains(t, l.Issues[len(l.Issues)-1].Text, "slot 2 partition 2")
+	require.Contains(t, l.Issues[len(l.Issues)-1].Text, "slot 2 partition 2, slot 3 partition 3")
 }
 
 // Without a protective entry, systems use the MBR, and the GPT after it stays unchanged.

@@ -339,10 +339,3 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 		require.Equal(t, beside, len(got.Issues) > 0)
 	}
 }
-
-// The note on a hybrid MBR names each slot with its partition.
-func TestNoteOnAHybridMBR(t *testing.T) {
-	got := readTable(t, hybridOf(slot(0xee, 1, 2000), slot(0x07, 2001, 2000), slot(0x83, 5000, 2000)))
-	require.Len(t, got.Issues, 1)
-	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")
-}

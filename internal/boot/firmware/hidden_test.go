@@ -112,13 +112,9 @@ func TestBootSectorOfFreeBSD(t *testing.T) {
 		tableforge.Slice{Sectors: 3000})
 	f.Put(63*512, []byte{0xfc, 0x31, 0xc9, 0x8e, 0xc1})
 	f.U16(63*512+510, 0xaa55)
-	d := boottest.Disk(f)
-	tab, parts := boottest.Partitions(t, d)
-	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
-	require.Empty(t, r.Issues)
+	require.Empty(t, boottest.Read(t, f).Issues)
 	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
-	r = boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
-	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
+	require.Len(t, boottest.Read(t, f).Issues, 1, "a loader of another maker in its place")
 }
 
 // The first record of an extended partition has room for a boot loader, and can be active.
@@ -153,11 +149,9 @@ func TestBootSectorOfExFAT(t *testing.T) {
 		fsforge.PutExFAT(f, 63, 6000)
 		f.Text(63*512+120, text)
 		fsforge.SealExFAT(f, 63)
-		d := boottest.Disk(f)
-		tab, parts := boottest.Partitions(t, d)
-		require.Equal(t, volume.ExFAT, parts[0].Volume.Kind)
-		r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
-		require.Len(t, r.Issues, want)
+		g := boottest.GuestOf(t, f)
+		require.Equal(t, volume.ExFAT, g.Partitions[0].Volume.Kind)
+		require.Len(t, boottest.ReadGuest(t, g).Issues, want)
 	}
 }
 
