@@ -190,7 +190,7 @@ CALLS := ^Test(EveryCall.*|KilledAtEveryCall|OneVerdict|Places|.*InBothSectorSiz
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
 exhaustive: ## every case of the tests that test runs in part: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
-	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs
+	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results
 	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image ./internal/image/store ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...

@@ -57,16 +57,14 @@ func (b fuzzBase) mutated(input []byte) disk.Disk {
 	})
 }
 
-// FuzzFiles opens the files of volumes with changes.
-func FuzzFiles(f *testing.F, open Reader, volumes ...[]byte) {
+// FuzzFiles opens and counts the files of volumes with changes.
+func FuzzFiles(f *testing.F, open Reader, walk Walk, volumes ...[]byte) {
 	f.Helper()
-	Fuzz(f, volumes, func(t *testing.T, volume disk.Disk) { t.Helper(); exercise(t, volume, open) })
-}
-
-// FuzzCensus counts the files of volumes with changes.
-func FuzzCensus(f *testing.F, walk Walk, volumes ...[]byte) {
-	f.Helper()
-	Fuzz(f, volumes, func(t *testing.T, volume disk.Disk) { t.Helper(); ExerciseCensus(t, volume, walk) })
+	Fuzz(f, volumes, func(t *testing.T, volume disk.Disk) {
+		t.Helper()
+		exercise(t, volume, open)
+		ExerciseCensus(t, volume, walk)
+	})
 }
 
 // Fuzz tries volumes with changes.

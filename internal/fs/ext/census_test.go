@@ -195,6 +195,7 @@ func FuzzExt(f *testing.F) {
 		{size: "256K", args: words("-t ext2 -b 1024 -N 32")},
 		{size: "512K", args: words("-t ext4 -b 1024 -N 32 -O ^has_journal,^resize_inode,inline_data")},
 		{size: "512K", args: words("-t ext4 -b 1024 -N 64 -g 256 -O ^has_journal,^resize_inode,meta_bg")},
+		{size: "1M", args: words("-t ext4 -b 1024 -N 64 -g 256 -O ^has_journal,^resize_inode,inline_data,^flex_bg")},
 	} {
 		dir := filetest.WriteTree(f, map[string][]byte{
 			"file":           filetest.Noise(1, 3000),
@@ -207,20 +208,5 @@ func FuzzExt(f *testing.F) {
 		scatter(f, img, 12)
 		volumes = append(volumes, disktest.ReadFile(f, img))
 	}
-	filetest.FuzzFiles(f, alone, volumes...)
-}
-
-func FuzzExtCensus(f *testing.F) {
-	var volumes [][]byte
-	for _, args := range []string{
-		"-t ext2 -b 1024 -N 64",
-		"-t ext4 -b 1024 -N 64 -g 256 -O ^has_journal,^resize_inode,inline_data,^flex_bg",
-	} {
-		img := makeExt(f, extKind{size: "1M", args: words(args)}, filetest.WriteTree(f, map[string][]byte{
-			"file": filetest.Noise(1, 30000), "dir/in dir.txt": filetest.Noise(2, 100), "holes": make([]byte, 100_000),
-		}))
-		scatter(f, img, 12)
-		volumes = append(volumes, disktest.ReadFile(f, img))
-	}
-	filetest.FuzzCensus(f, Fragments, volumes...)
+	filetest.FuzzFiles(f, alone, Fragments, volumes...)
 }

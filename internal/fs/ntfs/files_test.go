@@ -41,8 +41,8 @@ func TestNTFSOfMkntfs(t *testing.T) {
 	}
 }
 
-// Writing a byte at the position from Where changes only this byte of the file, also in the record of a small file,
-// where NTFS replaces the last bytes of each 512-byte block.
+// Bytes at the positions from Where are those of the file, also in the record of a small file, where NTFS replaces the
+// last bytes of each 512-byte block.
 func TestNTFSRewrite(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-s 4096 -c 4096"} {
 		t.Run(args, func(t *testing.T) {
@@ -58,30 +58,9 @@ func TestNTFSRewrite(t *testing.T) {
 			for name, b := range contents {
 				ntfscp(t, vol, name, b)
 			}
-			before := disktest.Head(t, filetest.RawImage(t, vol), 8<<20)
 			v := openNTFS(t, vol)
 			small := filetest.File(t, v, "small")
 			require.Greater(t, len(filetest.RunsOf(t, small)), 1, "a resident value over the end of a sector")
-			var edges []int64
-			for _, r := range filetest.RunsOf(t, small) {
-				edges = append(edges, r.Off, r.Off+r.Len-1)
-				if r.Len > 2 {
-					edges = append(edges, r.Off+r.Len/2)
-				}
-			}
-			for _, off := range edges {
-				ntfsRewrite(t, vol, small, off, 1)
-				places, err := small.Where(off, 1)
-				require.NoError(t, err)
-				now, at := disktest.ReadFile(t, vol), places[0].Off
-				require.Equal(t, ^before[at], now[at])
-				now[at] = before[at]
-				require.Equal(t, string(before), string(now))
-				contents["small"][off] ^= 0xff
-				require.Equal(t, contents["small"], filetest.ReadAll(t, small))
-				ntfsRewrite(t, vol, small, off, 1)
-				contents["small"][off] ^= 0xff
-			}
 			ntfsRewrite(t, vol, small, 0, small.Size())
 			contents["small"] = inverted(contents["small"])
 			large := filetest.File(t, v, "large")

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -75,110 +74,6 @@ func FuzzNTFSRuns(f *testing.F) {
 	})
 }
 
-// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, some of whose values are in the same bytes.
-func FuzzNTFSRecord(f *testing.F) {
-	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz",
-		"go-ntfs/ads_with_same_ids-0x0.bin") {
-		for at := 0; at+1024 <= len(image) && at < 512<<10; at += 512 {
-			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && UndoFixups(b, recordHeadSize) {
-				f.Add(b)
-			}
-		}
-	}
-	f.Add(make([]byte, 1024))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		raw := make([]byte, min(max(len(data)&^511, 512), maxRecord))
-		copy(raw, data)
-		if at := int(binary.LittleEndian.Uint16(raw[4:])); at+2*(len(raw)/512+1) <= len(raw) {
-			raw = sealNTFS(raw)
-		}
-		n := newFileSystem(guestfile.NewBudget(), disktest.ShortDisk(raw, int64(len(raw))))
-		n.cluster, n.clusters, n.record = 512, int64(len(raw)/512), int64(len(raw))
-		var err error
-		n.mft, err = guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record}})
-		require.NoError(t, err)
-		node, err := n.node(ref{}, "file")
-		filetest.Known(t, err)
-		if err != nil {
-			return
-		}
-		for i := range node.rec.attrs {
-			a := &node.rec.attrs[i]
-			v := value{fs: n}
-			err := node.read(a.Type, a.name, &v)
-			filetest.Known(t, err)
-			if err != nil {
-				continue
-			}
-			file, err := v.file("file")
-			filetest.Known(t, err)
-			if err == nil {
-				requirePlaces(t, n.volume, file)
-			}
-			if err == nil && a.NonResident == 0 && node.list == nil {
-				want := node.rec.raw[a.at+int64(a.Offset):][:a.residentHead.Size]
-				got, err := io.ReadAll(io.NewSectionReader(file, 0, file.Size()))
-				require.NoError(t, err)
-				require.True(t, bytes.Equal(want, got))
-			}
-		}
-		filetest.Known(t, node.passable())
-		filetest.Known(t, node.names(nil, func(*fileName) error { return nil }))
-	})
-}
-
-// FuzzNTFSIndex walks anything as the index of a folder.
-func FuzzNTFSIndex(f *testing.F) {
-	last := indexEntry("", 0, noChild)
-	f.Add([]byte(indexNode(0x10, indexEntry("D", 1, 0), indexEntry("", 0, 2))), []byte(slices.Concat(
-		indexBlock(0, indexEntry("B", 2, 4), indexEntry("C", 3, noChild), last), indexBlock(2,
-			indexEntry("E", 4, noChild), last),
-		indexBlock(4, indexEntry("A", 5, noChild), last))), "C")
-	f.Fuzz(func(t *testing.T, root, blocks []byte, want string) {
-		if len(root) < indexHeadSize {
-			return
-		}
-		blocks = blocks[:len(blocks)&^1023]
-		var sealed []byte
-		for b := range slices.Chunk(blocks, 1024) {
-			b = bytes.Clone(b)
-			binary.LittleEndian.PutUint32(b[4:], 0x30028)
-			sealed = append(sealed, sealNTFS(b)...)
-		}
-		all, err := walkBlocks(root, sealed, nil)
-		filetest.Known(t, err)
-		found, err := walkBlocks(root, sealed, utf16Of(want))
-		filetest.Known(t, err)
-		for _, name := range found {
-			require.Len(t, []rune(name), len(want))
-		}
-		require.LessOrEqual(t, len(all), (len(root)+len(sealed))/keySize)
-	})
-}
-
-// FuzzNTFSList reads anything as the attribute list of a file.
-func FuzzNTFSList(f *testing.F) {
-	m := ntfsFuzzBase(f)
-	found := m.fs.at(f, "$MFT")
-	f.Add(found.list)
-	f.Add([]byte(listEntry(attrData, 1, 0, 0, 1)))
-	f.Fuzz(func(t *testing.T, list []byte) {
-		fresh := newFileSystem(guestfile.NewBudget(), nil)
-		m.fs.own, m.fs.budget = fresh.own, fresh.budget
-		for _, growing := range []bool{false, true} {
-			fs := *m.fs
-			v := value{fs: &fs, growing: growing}
-			file := &node{fs: &fs, path: "file", rec: found.rec, list: list}
-			err := file.read(attrData, "", &v)
-			filetest.Known(t, err)
-			if err == nil {
-				_, err := v.file("file")
-				filetest.Known(t, err)
-			}
-		}
-	})
-}
-
 // ntfsFuzzBase is a volume with all structures: a fragmented MFT with an attribute list, an index with blocks, files in
 // split records.
 func ntfsFuzzBase(f *testing.F) *ntfsForge {
@@ -192,32 +87,6 @@ func ntfsFuzzBase(f *testing.F) *ntfsForge {
 // FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each
 // four bytes of the input are a position and a value. Fix-ups are recomputed.
 func FuzzNTFS(f *testing.F) {
-	fuzzNTFS(f, func(t *testing.T, volume disk.Disk) {
-		t.Helper()
-		v, err := alone(volume)
-		filetest.Known(t, err)
-		if err != nil {
-			return
-		}
-		entries, err := v.List("")
-		filetest.Known(t, err)
-		for _, path := range []string{"small", "large", "$Bitmap", "$Extend/$ObjId", "000", fmt.Sprint(len(entries))} {
-			file, err := v.Open(path)
-			filetest.Known(t, err)
-			if err == nil {
-				requirePlaces(t, volume, file)
-			}
-		}
-	})
-}
-
-// FuzzNTFSCensus counts the files of a volume that is changed as in FuzzNTFS.
-func FuzzNTFSCensus(f *testing.F) {
-	fuzzNTFS(f, func(t *testing.T, volume disk.Disk) { t.Helper(); filetest.ExerciseCensus(t, volume, Fragments) })
-}
-
-func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
-	f.Helper()
 	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))
 
@@ -260,7 +129,22 @@ func fuzzNTFS(f *testing.F, try func(t *testing.T, volume disk.Disk)) {
 				b = b[copy(c.Bytes[p.Off:p.End()], b):]
 			}
 		}
-		try(t, c.disk())
+		volume := c.disk()
+		filetest.ExerciseCensus(t, volume, Fragments)
+		v, err := alone(volume)
+		filetest.Known(t, err)
+		if err != nil {
+			return
+		}
+		entries, err := v.List("")
+		filetest.Known(t, err)
+		for _, path := range []string{"small", "large", "$Bitmap", "$Extend/$ObjId", "000", fmt.Sprint(len(entries))} {
+			file, err := v.Open(path)
+			filetest.Known(t, err)
+			if err == nil {
+				requirePlaces(t, volume, file)
+			}
+		}
 	})
 }
 

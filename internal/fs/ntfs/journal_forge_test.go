@@ -2,16 +2,14 @@ package ntfs
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"math/bits"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -28,17 +26,10 @@ const (
 	indexSlot = mftSlot + 0x28
 )
 
-// forged is a log that is written record by record, like LFS does.
+// forged is a log with records of a version of NTFS.
 type forged struct {
-	forge.Bytes
-	major, minor uint16
-	client       uint32 // major version of the NTFS records
-	at           int64  // of the next record
-	round        uint64
-	offset       uint
-	last         uint64
-	begun        map[int64]uint64 // sequence number of each page
-	copied       map[int64][]byte // copies of pages, by the page that holds them
+	*fsforge.Log
+	client uint32 // major version of the records
 }
 
 // op is a record of NTFS.
@@ -56,78 +47,8 @@ type op struct {
 	bare bool
 }
 
-// newLog begins a log of this many pages, in round 2 like Windows.
 func newLog(major uint16, client uint32, pages int64) *forged {
-	f := &forged{major: major, client: client, round: 2, begun: map[int64]uint64{}}
-	f.Bytes = make(forge.Bytes, pages*pageSize)
-	if major == 1 {
-		f.minor = 1
-	}
-	for i := range f.Bytes {
-		f.Bytes[i] = 0xff
-	}
-	f.offset = 64 - uint(67-bits.Len64(uint64(len(f.Bytes))))
-	f.at = f.first()*pageSize + pageData
-	return f
-}
-
-func (f *forged) first() int64 {
-	if f.major == 1 {
-		return 4
-	}
-	return 34
-}
-
-func (f *forged) follow(n int64) int64 {
-	if n+1 < int64(len(f.Bytes))/pageSize {
-		return n + 1
-	}
-	f.round++
-	return f.first()
-}
-
-// append writes a record and returns its LSN.
-func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []byte) uint64 {
-	lsn := f.round<<f.offset | uint64(f.at)/8
-	head := make(forge.Bytes, headerSize)
-	head.U64(0, lsn)
-	head.U64(8, f.last)
-	head.U64(0x10, undoNext)
-	head.U32(0x18, uint32(len(data)))
-	head.U32(0x20, kind)
-	head.U32(0x24, tx)
-	head.U16(0x28, flags)
-	rest := slices.Concat(head, data)
-	n, from := f.at/pageSize, f.at%pageSize
-	for {
-		p := f.Bytes[n*pageSize : (n+1)*pageSize]
-		if f.begun[n] != f.round { // a new page in this round
-			f.begun[n] = f.round
-			clear(p)
-			p.Text(0, "RCRD")
-			p.U16(4, pageFixups)
-			p.U16(6, 9)
-		}
-		part := copy(p[from:], rest)
-		rest, from = rest[part:], from+int64(part)
-		p.U64(pageLast, lsn)
-		if len(rest) == 0 {
-			p.U64(pageLastEnd, lsn)
-			p.U32(0x10, 1)
-			break
-		}
-		n, from = f.follow(n), pageData
-	}
-	if from = (from + 7) / 8 * 8; pageSize-from < headerSize {
-		n, from = f.follow(n), pageData
-	}
-	f.at, f.last = n*pageSize+from, lsn
-	return lsn
-}
-
-// nextPage leaves the rest of a page empty, like Windows when it flushes the page.
-func (f *forged) nextPage() {
-	f.at = f.follow(f.at/pageSize)*pageSize + pageData
+	return &forged{fsforge.NewLog(major, pages*pageSize), client}
 }
 
 // bytes returns the data of a record.
@@ -162,7 +83,7 @@ func (f *forged) op(o op) uint64 {
 	if o.tx == 0 {
 		o.tx = 0x40
 	}
-	return f.append(ordinary, o.tx, o.flags, o.undoNext, o.bytes())
+	return f.Append(ordinary, o.tx, o.flags, o.undoNext, o.bytes())
 }
 
 // onRecord is an operation on a record of the MFT.
@@ -256,85 +177,13 @@ func (f *forged) checkpoint(t tables) uint64 {
 	if f.client == 0 {
 		c = c[:0x68]
 	}
-	lsn := f.append(clientRestart, 0, 0, 0, c)
-	f.restart(lsn, lsn, oldest, 0)
+	lsn := f.Append(clientRestart, 0, 0, 0, c)
+	f.Restart(lsn, lsn, oldest, 0)
 	return lsn
 }
 
 func (f *forged) dumped(table Op, b []byte) uint64 {
 	return f.op(op{redo: table, data: b, tx: 0x18})
-}
-
-// restart writes both restart pages.
-func (f *forged) restart(current, restart, oldest uint64, flags uint16) {
-	for off := int64(0); off < 2*pageSize; off += pageSize {
-		p := f.Bytes[off : off+pageSize]
-		clear(p)
-		p.Text(0, "RSTR")
-		p.U16(4, restartFixups)
-		p.U16(6, 9)
-		p.U32(0x10, pageSize)
-		p.U32(0x14, pageSize)
-		p.U16(0x18, 0x30)
-		p.U16(0x1a, f.minor)
-		p.U16(0x1c, f.major)
-		a := p[0x30:]
-		a.U64(0, current)
-		a.U16(8, 1)
-		a.U16(0x0a, noClient)
-		a.U16(0x0e, flags)
-		a.U32(0x10, 64-uint32(f.offset))
-		a.U16(0x14, 0xe0)
-		a.U16(0x16, 0x40)
-		a.U64(0x18, uint64(len(f.Bytes)))
-		a.U16(0x24, headerSize)
-		a.U16(0x26, pageData)
-		c := a[0x40:]
-		c.U64(0, oldest)
-		c.U64(8, restart)
-		c.U32(0x1c, 8)
-		c.Text(0x20, clientName)
-	}
-}
-
-// sealed returns the log as it is on a disk, with fix-ups.
-func (f *forged) sealed() []byte {
-	log := bytes.Clone(f.Bytes)
-	for n, c := range f.copied {
-		copy(log[n*pageSize:], c)
-	}
-	for off := 0; off < len(log); off += pageSize {
-		seal(log[off : off+pageSize])
-	}
-	return log
-}
-
-// seal applies the fix-ups of a page that has any.
-func seal(p []byte) {
-	at, n := int(binary.LittleEndian.Uint16(p[4:])), int(binary.LittleEndian.Uint16(p[6:]))
-	if n != 9 || at+2*n > blockUnit-2 {
-		return
-	}
-	binary.LittleEndian.PutUint16(p[at:], 5)
-	for i := 1; i < n; i++ {
-		copy(p[at+2*i:], p[i*blockUnit-2:i*blockUnit])
-		binary.LittleEndian.PutUint16(p[i*blockUnit-2:], 5)
-	}
-}
-
-// copyPage moves a page into one of the pages for copies, and replaces it by an older state.
-func (f *forged) copyPage(n, to int64, older []byte) {
-	c := forge.Bytes(bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize]))
-	if f.major == 1 {
-		c.U64(pageLast, uint64(n*pageSize))
-	} else {
-		c.U32(pageCopyOf, uint32(n*pageSize))
-	}
-	if f.copied == nil {
-		f.copied = map[int64][]byte{}
-	}
-	f.copied[to] = c
-	copy(f.Bytes[n*pageSize:(n+1)*pageSize], older)
 }
 
 // testDisk is the forged volume.
@@ -393,16 +242,16 @@ func (d *testDisk) volume() LogVolume {
 
 func (f *forged) read(t testing.TB, d *testDisk) *Log {
 	t.Helper()
-	l, err := Read(bytes.NewReader(f.sealed()), d.volume())
+	l, err := Read(bytes.NewReader(f.Sealed()), d.volume())
 	require.NoError(t, err)
-	requireLook(t, l.State, f.sealed())
+	requireLook(t, l.State, f.Sealed())
 	return l
 }
 
 // refused returns the error of a broken log.
 func (f *forged) refused(t testing.TB) error {
 	t.Helper()
-	l, err := Read(bytes.NewReader(f.sealed()), newDisk().volume())
+	l, err := Read(bytes.NewReader(f.Sealed()), newDisk().volume())
 	require.Nil(t, l)
 	require.Error(t, err)
 	return err
@@ -418,9 +267,7 @@ func known(err error) bool {
 // resealed returns a log with valid fix-ups, because otherwise hardly any mutation would reach the records.
 func resealed(log []byte) []byte {
 	log = bytes.Clone(log)
-	for off := 0; off+pageSize <= len(log); off += pageSize {
-		seal(log[off : off+pageSize])
-	}
+	fsforge.SealLog(log)
 	return log
 }
 
@@ -445,9 +292,9 @@ func addLogs(f *testing.F, add func(log []byte)) {
 			change.tx = 0x90
 			log.op(onRecord(file, change))
 			log.forget()
-			add(log.sealed())
-			log.copyPage(log.first(), firstCopy, nil)
-			add(log.sealed())
+			add(log.Sealed())
+			log.CopyPage(log.First(), firstCopy, nil)
+			add(log.Sealed())
 		}
 	}
 }
@@ -475,25 +322,6 @@ func FuzzLog(f *testing.F) {
 		if c := l.Conflict(everything); c != nil {
 			require.NotEmpty(t, c.String())
 		}
-	})
-}
-
-// FuzzRestartPage reads a restart page.
-func FuzzRestartPage(f *testing.F) {
-	addLogs(f, func(log []byte) { f.Add(log[:pageSize]) })
-	f.Fuzz(func(t *testing.T, b []byte) {
-		log := append(resealed(b), make([]byte, pageSize)...)
-		p, err := newest(bytes.NewReader(log))
-		if err != nil {
-			require.True(t, known(err), "%v", err)
-			return
-		}
-		if err := p.check(1 << 20); err != nil {
-			require.True(t, known(err), "%v", err)
-			return
-		}
-		require.LessOrEqual(t, p.area.FileSize, uint64(1<<20))
-		require.LessOrEqual(t, p.client.RestartLSN, p.area.CurrentLSN)
 	})
 }
 
@@ -525,51 +353,5 @@ func FuzzRecord(f *testing.F) {
 				require.Equal(t, p.Op.class() == mftClass, p.Record >= 0)
 			}
 		}
-	})
-}
-
-// FuzzTable decodes a dump of a table.
-func FuzzTable(f *testing.F) {
-	for _, client := range []uint32{0, 1} {
-		log := newLog(1, client, 40)
-		b := dump(log.openEntry(Target{0, typeData}), log.openEntry(Target{folder, 0xa0}))
-		f.Add(op{redo: dumpAttributes, undo: noop, data: b}.bytes(), uint32(len(b)), client)
-	}
-	f.Fuzz(func(t *testing.T, data []byte, length, client uint32) {
-		client %= 2
-		rec := &logRecord{recordHeader: recordHeader{Type: ordinary}, data: data}
-		tab, err := readTable(rec, dumpAttributes, length, layouts[client].attribute)
-		if err != nil {
-			require.True(t, known(err), "%v", err)
-			return
-		}
-		entries := 0
-		require.NoError(t, tab.live(func(index int, e []byte) error {
-			entries++
-			require.LessOrEqual(t, index+len(e), int(length))
-			require.Equal(t, uint32(liveEntry), binary.LittleEndian.Uint32(e))
-			target(client, e)
-			return nil
-		}))
-		require.LessOrEqual(t, entries*layouts[client].attribute, len(data))
-	})
-}
-
-// FuzzMFTRecord compares a write with a record of the MFT.
-func FuzzMFTRecord(f *testing.F) {
-	d := newDisk()
-	f.Add([]byte(d.record(20)), 0x38, 0x18, 72)
-	f.Add([]byte(d.record(20)), 0x98, 0, 24)
-	f.Fuzz(func(t *testing.T, raw []byte, recordOffset, attrOffset, length int) {
-		at := func(n int) int { return n & 0xffff }
-		for _, o := range []Op{residentValue, attributeSizes} {
-			w := &Write{Op: o, Length: at(length), data: make([]byte, 24)}
-			w.recordOffset, w.attrOffset = at(recordOffset), at(attrOffset)
-			if logMFTRecord(raw).keepsLayout(w) && o == residentValue {
-				require.LessOrEqual(t, w.recordOffset+w.attrOffset+w.Length, len(raw)+1<<16)
-			}
-		}
-		logMFTRecord(raw).lsn()
-		logMFTRecord(raw).base()
 	})
 }

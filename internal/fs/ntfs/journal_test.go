@@ -31,9 +31,9 @@ func named(l *Log) (out []int64) {
 func TestRecordsAcrossPages(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := newLog(major, 1, 34+30)
-		rounds := f.round
+		rounds := f.Round
 		var since uint64
-		for f.round < rounds+2 {
+		for f.Round < rounds+2 {
 			since = f.op(onRecord(20, op{redo: initRecord, undo: noop, data: make([]byte, 900)}))
 			f.forget()
 		}
@@ -44,7 +44,7 @@ func TestRecordsAcrossPages(t *testing.T) {
 		f.forget()
 		l := f.read(t, newDisk())
 		require.Equal(t, append([]int64{20}, span(10, 39)...), named(l))
-		require.Equal(t, []uint64{since, f.last}, []uint64{l.Since, l.End})
+		require.Equal(t, []uint64{since, f.Last}, []uint64{l.Since, l.End})
 	}
 }
 
@@ -52,7 +52,7 @@ func TestRecordsAcrossPages(t *testing.T) {
 func TestPageThatIsNotFull(t *testing.T) {
 	f := idle(1, 0)
 	f.op(onRecord(20, op{redo: initRecord, undo: noop}))
-	f.nextPage()
+	f.NextPage()
 	f.op(onRecord(21, op{redo: initRecord, undo: noop}))
 	require.Equal(t, []int64{20, 21}, named(f.read(t, newDisk())))
 }
@@ -61,20 +61,20 @@ func TestPageThatIsNotFull(t *testing.T) {
 func TestCopiesOfPages(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
-		n := f.at / pageSize
+		n := f.At / pageSize
 		older := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(20, op{redo: initRecord, undo: noop}))
 		middle := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(21, op{redo: initRecord, undo: noop}))
-		f.copyPage(n, 3, middle)
-		f.copyPage(n, 2, older)
+		f.CopyPage(n, 3, middle)
+		f.CopyPage(n, 2, older)
 		require.Equal(t, []int64{20, 21}, named(f.read(t, newDisk())), "the newer of two copies counts, in any order")
 
-		f.copied[3][pageData+1]++ // torn: the fix-ups of a forged page are valid, so its signature is removed
-		f.copied[3] = []byte("BAAD")
+		f.Copied[3][pageData+1]++ // torn: the fix-ups of a forged page are valid, so its signature is removed
+		f.Copied[3] = []byte("BAAD")
 		require.Equal(t, []int64{20}, named(f.read(t, newDisk())))
 
-		delete(f.copied, 2)
+		delete(f.Copied, 2)
 		require.Empty(t, f.read(t, newDisk()).Writes)
 	}
 }
@@ -83,12 +83,12 @@ func TestCopiesOfPages(t *testing.T) {
 func TestOldCopyOfPage(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
-		n := f.at / pageSize
+		n := f.At / pageSize
 		older := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(20, op{redo: initRecord, undo: noop}))
 		newer := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		copy(f.Bytes[n*pageSize:], older)
-		f.copyPage(n, 2, newer)
+		f.CopyPage(n, 2, newer)
 		require.Equal(t, []int64{20}, named(f.read(t, newDisk())))
 	}
 }
@@ -97,8 +97,8 @@ func TestCopyOfNoPage(t *testing.T) {
 	for major, at := range map[uint16]int64{1: pageLast, 2: pageCopyOf} {
 		for _, place := range []uint32{3 * pageSize, 64 * pageSize, 40*pageSize + 512} {
 			f := idle(major, 1)
-			f.copyPage(f.at/pageSize, 2, nil)
-			forge.Bytes(f.copied[2]).U32(at, place)
+			f.CopyPage(f.At/pageSize, 2, nil)
+			forge.Bytes(f.Copied[2]).U32(at, place)
 			require.ErrorContains(t, f.refused(t), "place of a copied page")
 		}
 	}
@@ -109,11 +109,11 @@ func TestCopyOfNoPage(t *testing.T) {
 func TestTornPages(t *testing.T) {
 	f := idle(1, 0)
 	f.op(onRecord(20, op{redo: initRecord, undo: noop}))
-	f.nextPage()
-	torn := f.at / pageSize
+	f.NextPage()
+	torn := f.At / pageSize
 	f.op(onRecord(21, op{redo: initRecord, undo: noop}))
 	tear := func(n int64) []byte {
-		log := f.sealed()
+		log := f.Sealed()
 		log[n*pageSize+2*blockUnit-1]++
 		return log
 	}
@@ -125,7 +125,7 @@ func TestTornPages(t *testing.T) {
 	require.ErrorContains(t, err, "$LogFile page 4 at 0x4000: record page")
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 
-	f.nextPage()
+	f.NextPage()
 	f.op(onRecord(22, op{redo: initRecord, undo: noop}))
 	_, err = Read(bytes.NewReader(tear(torn)), newDisk().volume())
 	require.ErrorContains(t, err, "$LogFile page 6 at 0x6020: last LSN")
@@ -136,7 +136,7 @@ func TestCurrentLSNOffTheChain(t *testing.T) {
 	f := idle(1, 0)
 	last := f.op(onRecord(20, op{redo: initRecord, undo: noop}))
 	f.op(onRecord(20, op{redo: initRecord, undo: noop}))
-	f.restart(last+1, f.checkpointed(t), 0, 0)
+	f.Restart(last+1, f.checkpointed(t), 0, 0)
 	require.ErrorContains(t, f.refused(t), "want the current LSN")
 }
 
@@ -163,7 +163,7 @@ func TestStartOfReplay(t *testing.T) {
 		require.Empty(t, f.read(t, newDisk()).Writes, "prepared and committed ones are not undone")
 
 		f.checkpoint(tables{oldest: dirty})
-		f.restart(f.checkpointed(t), f.checkpointed(t), dirty+1, 0)
+		f.Restart(f.checkpointed(t), f.checkpointed(t), dirty+1, 0)
 		require.ErrorContains(t, f.refused(t), "LSN that a replay begins with")
 		require.Less(t, lost, dirty)
 	}
@@ -195,6 +195,12 @@ func TestUndo(t *testing.T) {
 	f.op(op{redo: endTopLevel, undo: compensation, tx: 0x68, undoNext: first})
 	require.Equal(t, []int64{20}, named(f.read(t, d)))
 	f.op(op{redo: commit, undo: compensation, tx: 0x68})
+	require.Empty(t, f.read(t, d).Writes)
+	end := op{redo: forget, undo: compensation, tx: 0x68}
+	f.op(end)
+	f.op(change(23, 0x68, 0))
+	require.Equal(t, []int64{23}, named(f.read(t, d)), "another transaction of this number")
+	f.op(end)
 	require.Empty(t, f.read(t, d).Writes)
 }
 
@@ -355,7 +361,7 @@ func TestBrokenHeaders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idle(1, 1)
-			at := f.at
+			at := f.At
 			f.op(onRecord(20, op{redo: residentValue, undo: residentValue, data: []byte{1}, old: []byte{2}}))
 			tc.change(f.Bytes[at:])
 			require.ErrorContains(t, f.refused(t), tc.text)
@@ -384,7 +390,7 @@ func TestBrokenTables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newLog(1, 1, 64)
 			f.checkpoint(tables{})
-			r := &reader{offset: f.offset}
+			r := &reader{offset: f.Offset()}
 			c := f.Bytes[r.place(f.checkpointed(t))+headerSize:]
 			d := f.Bytes[r.place(binary.LittleEndian.Uint64(c[0x10:]))+headerSize+actionSize:]
 			tc.change(c, d)
@@ -393,7 +399,7 @@ func TestBrokenTables(t *testing.T) {
 	}
 	f := newLog(1, 1, 64)
 	lsn := f.checkpoint(tables{})
-	r := &reader{offset: f.offset}
+	r := &reader{offset: f.Offset()}
 	f.U32(r.place(lsn)+0x18, 0x67)
 	require.ErrorContains(t, f.refused(t), "data length 103, want 104")
 	f.U32(r.place(lsn)+0x20, ordinary)

@@ -235,7 +235,7 @@ func TestStates(t *testing.T) {
 		return both(f, func(p forge.Bytes) { p.U16(area+0x0e, markedClean|1) })
 	}
 	second := idle(1, 0)
-	second.U64(pageSize+area, second.last+1) // newer
+	second.U64(pageSize+area, second.Last+1) // newer
 	second.U16(pageSize+area+0x0c, noClient)
 	for name, tc := range map[string]struct {
 		log  *forged
@@ -276,7 +276,7 @@ func requireLook(t testing.TB, want State, log []byte) {
 
 func TestTornRestartPage(t *testing.T) {
 	for off := 0; off < 2*pageSize; off += pageSize {
-		log := idle(1, 0).sealed()
+		log := idle(1, 0).Sealed()
 		log[off+1022]++
 		l, err := Read(bytes.NewReader(log), newDisk().volume())
 		require.NoError(t, err)
@@ -348,7 +348,7 @@ func TestBrokenRestartPages(t *testing.T) {
 func TestCleanMarkContradicted(t *testing.T) {
 	f := idle(1, 0)
 	f.op(onRecord(30, op{redo: initRecord, undo: noop}))
-	f.restart(f.checkpointed(t), f.checkpointed(t), 0, markedClean)
+	f.Restart(f.checkpointed(t), f.checkpointed(t), 0, markedClean)
 	require.ErrorContains(t, f.refused(t), `flags "clean", want no mark with 1 writes pending`)
 }
 
@@ -375,7 +375,7 @@ func TestSizesOfLog(t *testing.T) {
 	l, err := Read(strings.NewReader("\xff\xff\xff\xff"), newDisk().volume())
 	require.NoError(t, err)
 	require.Equal(t, Empty, l.State)
-	short := idle(1, 0).sealed()
+	short := idle(1, 0).Sealed()
 	_, err = Read(bytes.NewReader(short[:pageSize+1]), newDisk().volume())
 	require.ErrorContains(t, err, "file size", "the one restart page is of a longer file")
 }
