@@ -8,14 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -205,16 +203,9 @@ func compareFiles(
 ) (Table, error) {
 	var found [2][]answer
 	var errs [2]error
-	var enough atomic.Int64
-	enough.Store(math.MaxInt64)
 	var both sync.WaitGroup
 	for i, d := range []disk{source, dest} {
-		both.Go(func() {
-			found[i], errs[i] = look(ctx, program, folder, d, limit, &enough)
-			if errs[i] != nil {
-				enough.Store(int64(len(found[i])))
-			}
-		})
+		both.Go(func() { found[i], errs[i] = look(ctx, program, folder, d, limit) })
 	}
 	both.Wait()
 	t, err := compared(found[0], found[1]), cmp.Or(errs[0], errs[1])
@@ -251,10 +242,8 @@ func compared(source, dest []answer) (t Table) {
 	return t
 }
 
-// look examines a disk in an appliance. It may stop after enough answers, since more have no counterpart.
-func look(
-	ctx context.Context, program, folder string, d disk, limit time.Duration, enough *atomic.Int64,
-) ([]answer, error) {
+// look examines a disk in an appliance.
+func look(ctx context.Context, program, folder string, d disk, limit time.Duration) ([]answer, error) {
 	s, err := start(ctx, program, folder)
 	if err != nil {
 		return nil, err
@@ -270,7 +259,7 @@ func look(
 		return nil, err
 	}
 	defer s.limit(limit, fmt.Errorf("libguestfs did not end within %v", limit))()
-	return s.survey(enough)
+	return s.survey()
 }
 
 // limit ends the session after a time, unless the caller calls callOff.
@@ -305,7 +294,7 @@ const mostVolumes = 256
 
 // survey examines the file systems of a disk in turn, and then the partitions with content but no file system:
 // encrypted ones, and members of groups and arrays. With an error come the answers before it.
-func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
+func (s *session) survey() ([]answer, error) {
 	systems, err := s.must("list-filesystems", "list-filesystems", isVolume().MatchString)
 	if err != nil {
 		return nil, err
@@ -320,9 +309,6 @@ func (s *session) survey(enough *atomic.Int64) ([]answer, error) {
 		return out, nil
 	}
 	for _, line := range systems {
-		if int64(len(out)) >= enough.Load() {
-			return out, nil
-		}
 		found, err := s.volume(line)
 		out = append(out, found...)
 		if err != nil {
