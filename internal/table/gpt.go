@@ -378,10 +378,10 @@ func (g *gpt) checkEntries() {
 // checkCut reports partitions and the backup past the end of a truncated disk.
 func (g *gpt) checkCut() {
 	sectors := g.d.Size() / g.SectorSize
-	missing := int64(0)
+	missing := false
 	for _, p := range g.Partitions {
 		if p.End() > g.d.Size() {
-			missing += min(p.End()-g.d.Size(), p.Len)
+			missing = true
 			at := g.array().Off + int64(p.Number-1)*int64(g.header.EntrySize)
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs",
 				fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1),

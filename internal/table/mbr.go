@@ -199,13 +199,9 @@ func (m *mbr) checkCut(size int64) {
 	if m.beyond == 0 || m.beyond < len(broken) {
 		return
 	}
-	end, missing := size, int64(0)
+	end, missing := size, m.lost
 	for _, p := range m.Partitions {
-		end = max(end, p.End())
-		// for an extended partition, count its logical ones, unless some may be unknown
-		if p.Kind == Primary || (p.Kind == Extended) == m.lost {
-			missing += max(0, min(p.End()-size, p.Len))
-		}
+		end, missing = max(end, p.End()), missing || p.Kind != Extended && p.End() > size
 	}
 	m.cutShort(end, size, missing, broken[0].Err)
 }

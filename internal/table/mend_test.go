@@ -249,11 +249,10 @@ func TestRemedyOfACutGPT(t *testing.T) {
 		require.True(t, l.Damaged())
 		disktest.EqualBytes(t, want, patched(t, again, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
 	}
-	// Where bytes of a partition are missing, zeros are the last thing to try.
+	// Where bytes of a partition are missing, zeros are no remedy.
 	cut := want[:1900*512]
 	l := readTable(t, cut)
 	require.Equal(t, "cut-short", l.Issues[0].Code)
-	require.Contains(t, l.Issues[0].Text, fmt.Sprintf("the last %d bytes of the last partition", (2001-1900)*512))
 	require.Regexp(t, "^copy the whole image from its source again", l.Issues[0].Remedy)
 }
 

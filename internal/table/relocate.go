@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -179,7 +180,13 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 			}
 			out = append(out, e)
 		}
-		now := c.header(own, headers[i], headers[1-i], arrays[i], c.usable(to.Size), sum)
+		known := own
+		if known == nil {
+			known = c.good()
+		}
+		first := ondisk.I64(known.header.FirstUsable) * c.sector
+		usable := disk.Range{Off: first, Len: c.usable(to.Size) - first}
+		now := header(known.raw, c.sector, headers[i], headers[1-i], arrays[i], usable, sum)
 		if own != nil {
 			out = append(out, changed(headers[i], own.raw, now, headerFields, func(field string) string {
 				return name + ": " + field
@@ -250,17 +257,18 @@ func (c *copies) difference(patches []disk.Patch) uint32 {
 	return changes.Sum32() ^ zeros.Sum32()
 }
 
-// header returns the header of one copy. It keeps unknown fields of the old header.
-func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []byte {
-	if own == nil {
-		own = c.good()
+// header returns a header in sectors of a size. It keeps unknown fields of the old header.
+func header(old []byte, sector, at, other, array int64, usable disk.Range, sum uint32) []byte {
+	b := slices.Clone(old)
+	for _, x := range []struct{ off, to int64 }{
+		{atMyLBA, at},
+		{atAltLBA, other},
+		{atUsable, usable.Off},
+		{atUsable + 8, usable.End() - sector},
+		{atEntriesLBA, array},
+	} {
+		binary.LittleEndian.PutUint64(b[x.off:], ondisk.U64(x.to/sector))
 	}
-	b := append([]byte(nil), own.raw...)
-	put := func(off int, v int64) { binary.LittleEndian.PutUint64(b[off:], ondisk.U64(v/c.sector)) }
-	put(atMyLBA, at)
-	put(atAltLBA, alt)
-	put(atUsable+8, usable-c.sector)
-	put(atEntriesLBA, array)
 	binary.LittleEndian.PutUint32(b[atEntriesCRC:], sum)
 	binary.LittleEndian.PutUint32(b[atHeaderCRC:], 0)
 	binary.LittleEndian.PutUint32(b[atHeaderCRC:], crc32.ChecksumIEEE(b))

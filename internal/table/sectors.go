@@ -264,8 +264,10 @@ func (r *resized) gptCopies(first []byte) error {
 			return ondisk.In(ondisk.ErrUnsupported, "the %s has a header of %d bytes: a sector has %d", copyNames[i],
 				own.header.HeaderSize, r.n)
 		}
+		usable := disk.Range{Off: begin, Len: end - begin}
+		now := header(own.raw, r.n, at, other, to, usable, crc32.ChecksumIEEE(entries))
 		r.replace(disk.Range{Off: own.at, Len: int64(own.header.HeaderSize)}, at,
-			r.header(own, at, other, to, disk.Range{Off: begin, Len: end - begin}, crc32.ChecksumIEEE(entries)))
+			append(now, make([]byte, r.n-int64(len(now)))...))
 		r.replace(own.array(), to, append(slices.Clone(entries), make([]byte, room-array.Len)...))
 	}
 	return r.slots(first, size)
@@ -285,24 +287,6 @@ func (r *resized) entries(all []byte) (lowest, highest int64, err error) {
 		binary.LittleEndian.PutUint64(e[40:], ondisk.U64(x.End()/r.n-1))
 	}
 	return lowest, highest, nil
-}
-
-// header returns a header sector.
-func (r *resized) header(own *gpt, at, other, array int64, usable disk.Range, sum uint32) []byte {
-	b := append(slices.Clone(own.raw), make([]byte, r.n-int64(len(own.raw)))...)
-	for _, x := range []struct{ off, to int64 }{
-		{atMyLBA, at},
-		{atAltLBA, other},
-		{atUsable, usable.Off},
-		{atUsable + 8, usable.End() - r.n},
-		{atEntriesLBA, array},
-	} {
-		binary.LittleEndian.PutUint64(b[x.off:], ondisk.U64(x.to/r.n))
-	}
-	binary.LittleEndian.PutUint32(b[atEntriesCRC:], sum)
-	binary.LittleEndian.PutUint32(b[atHeaderCRC:], 0)
-	binary.LittleEndian.PutUint32(b[atHeaderCRC:], crc32.ChecksumIEEE(b[:len(own.raw)]))
-	return b
 }
 
 // slots rewrites the protective entry of a GPT, or the slots of a hybrid MBR. A protective entry that covered the end

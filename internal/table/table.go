@@ -225,34 +225,25 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 }
 
 // cutShort adds the issue of a truncated disk in front of all others. The table needs want bytes, the disk has size.
-// err holds the position; missing is the number of partition bytes past the end.
-func (t *Table) cutShort(want, size, missing int64, err error) {
-	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short, or "+
-		"the table is damaged", size, want)
-	remedy := fmt.Sprintf("copy the whole image from its source again. Only if the rest is lost for good: %s "+
-		"appends zeros, and the guest must check the file system", longer(want))
+// err holds the position; missing reports whether bytes of a partition are past the end.
+func (t *Table) cutShort(want, size int64, missing bool, err error) {
+	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short", size, want)
+	remedy := "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
 	switch {
-	case missing == 0 && t.Scheme == MBR:
-		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short "+
-			"in the free space at the end of the extended partition. All other partitions are there", size, want)
+	case missing:
+		text += ", or the table is damaged"
+	case t.Scheme == MBR:
+		text += " in the free space at the end of the extended partition. All other partitions are there"
 		remedy = longer(want) + " restores its size"
-	case missing == 0:
-		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short "+
-			"behind its last partition. All partitions are there, but the backup GPT is missing", size, want)
-		remedy = longer(want) + " restores its size; then --repair-table rewrites the backup"
-	case missing > mayBeRounded:
-		remedy = "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
 	default:
-		text += fmt.Sprintf("; the last %d bytes of the last partition are missing", missing)
+		text += " behind its last partition. All partitions are there, but the backup GPT is missing"
+		remedy = longer(want) + " restores its size; then --repair-table rewrites the backup"
 	}
 	t.Issues = slices.Insert(t.Issues, 0, ondisk.Issue{
 		Code: "cut-short", Effect: ondisk.Broken, Text: text, Remedy: remedy,
 		Err: fmt.Errorf("%s: %w; %s", text, err, remedy),
 	})
 }
-
-// mayBeRounded is the most that programs lose by copying whole cylinders: one cylinder of 255 heads and 63 sectors.
-const mayBeRounded = 255 * 63 * units.SectorSize
 
 // longer returns the commands that extend an image to size bytes.
 func longer(size int64) string {
