@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -180,10 +181,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 			}
 			out = append(out, e)
 		}
-		known := own
-		if known == nil {
-			known = c.good()
-		}
+		known := cmp.Or(own, c.good())
 		first := ondisk.I64(known.header.FirstUsable) * c.sector
 		usable := disk.Range{Off: first, Len: c.usable(to.Size) - first}
 		now := header(known.raw, c.sector, headers[i], headers[1-i], arrays[i], usable, sum)
