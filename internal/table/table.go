@@ -227,7 +227,8 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 // cutShort adds the issue of a truncated disk in front of all others. The table needs want bytes, the disk has size.
 // err holds the position; missing reports whether bytes of a partition are past the end.
 func (t *Table) cutShort(want, size int64, missing bool, err error) {
-	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short", size, want)
+	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table requires: it was cut short", size,
+		want)
 	remedy := "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
 	switch {
 	case missing:
