@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // ReportFile is a file of results, with labels for rows without these keys.
@@ -86,11 +87,12 @@ func (m *Merged) Close() error { return m.table.close() }
 // merging is the state of a running MergeTask.
 type merging struct {
 	*MergeTask
-	table    *table
-	summary  *results.Summary
-	boundary align.Boundary // of all rows; zero before the first disk
-	storages map[string]bool
-	shards   map[library]map[int]int // number of reads of each share
+	table     *table
+	summary   *results.Summary
+	boundary  align.Boundary // of all rows; zero before the first disk
+	storages  map[string]bool
+	shards    map[library]map[int]int // number of reads of each share
+	libraries int                     // bytes of the PATHs in shards
 }
 
 // library identifies a set of images that is divided into shards, by its PATHs and the number of shards.
@@ -374,6 +376,11 @@ func (m *merging) shard(p *results.Summary, f ReportFile) int {
 	}
 	of := library{strings.Join(p.Paths, " "), shard.N}
 	if m.shards[of] == nil {
+		if m.libraries += len(of.paths); m.libraries > results.MaxLine {
+			m.lost(f.Path, "limit", fmt.Sprintf("the PATHs of all shards have more than %s, the most that is kept",
+				units.Format(results.MaxLine)))
+			return 0
+		}
 		m.shards[of] = map[int]int{}
 	}
 	m.shards[of][shard.K]++
