@@ -452,9 +452,9 @@ func Writers(proc string, each func(w Writer) bool) {
 				break // the kernel decides by the process
 			}
 			if err != nil || !filepath.IsAbs(target) || !writable(link) || !writes(filepath.Join(at, "fdinfo", fd)) {
-				continue // before Stat, which can hang on a dead network server
+				continue
 			}
-			st, err := Stat(link)
+			st, err := cachedStat(link)
 			if err != nil {
 				continue
 			}
@@ -464,6 +464,27 @@ func Writers(proc string, each func(w Writer) bool) {
 			}
 		}
 	}
+}
+
+// cachedStat is Stat without a request to the server of a network or FUSE file system, which may be dead and would hang
+// the call. Spec: statx(2), AT_STATX_DONT_SYNC; since Linux 4.11.
+func cachedStat(path string) (Info, error) {
+	var x unix.Statx_t
+	err := retry(func() error {
+		return unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS, &x)
+	})
+	if errors.Is(err, unix.ENOSYS) {
+		return Stat(path)
+	}
+	i := info(&unix.Stat_t{
+		Dev: unix.Mkdev(x.Dev_major, x.Dev_minor), Ino: x.Ino, Mode: uint32(x.Mode),
+		Rdev: unix.Mkdev(x.Rdev_major, x.Rdev_minor),
+		Size: int64(x.Size), Blocks: int64(x.Blocks), //nolint:gosec // as in stat(2)
+	})
+	i.Links = uint64(x.Nlink)
+	i.Modified = time.Unix(x.Mtime.Sec, int64(x.Mtime.Nsec)).UnixNano()
+	i.Changed = time.Unix(x.Ctime.Sec, int64(x.Ctime.Nsec)).UnixNano()
+	return i, err
 }
 
 // list returns up to most names in a folder, or none if it cannot be read.

@@ -66,6 +66,31 @@ func TestWriters(t *testing.T) {
 	Writers(filepath.Join(file, "none"), func(Writer) bool { panic("there is no process") })
 }
 
+// The search for writers sends no request to the server of their file system, which may be dead.
+func TestWritersOfADeadServer(t *testing.T) {
+	t.Parallel()
+	j := &oddfs.Journal{}
+	file := filepath.Join(oddfs.Mount(t, t.TempDir(), oddfs.Manners{Journal: j}), "disk")
+	cmd := exec.Command("sh", "-c", `exec 4>"$0" && echo open && read -r end`, file)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = out.Read(make([]byte, len("open\n")))
+	require.NoError(t, err)
+	j.Restart(0)
+	found := false
+	Writers("/proc", func(w Writer) bool {
+		found = found || w.PID == cmd.Process.Pid && w.File.Mode.IsRegular()
+		return !found
+	})
+	require.True(t, found)
+	require.Empty(t, j.Done())
+	require.NoError(t, in.Close())
+	_ = cmd.Wait() // the end of its input is an error for read
+}
+
 // The kernel knows of a writer in another process, and of none when that is missing. Readers count where the file must
 // be that of one program.
 func TestFileIsWritten(t *testing.T) {
