@@ -305,7 +305,9 @@ func TestHandoverIsWatched(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "qmp")
 	h := &handover{source: sampleDisk(t), dest: filepath.Join(t.TempDir(), "new.qcow2")}
 	disktest.Tool(t, "script")
-	h.front = []string{"sh", "-c", `exec 3>&1; exec script -qefc "stty cols 120; exec $* >&3" /dev/null >&2`, "sh"}
+	h.front = []string{
+		"sh", "-c", `exec 3>&1; TERM=xterm exec script -qefc "stty cols 120; exec $* >&3" /dev/null >&2`, "sh",
+	}
 	h.start(t, h.source, h.dest, "--qmp", socket, "--limit", "64K")
 	h.says(t, "is ready")
 	m := startMachine(t, h.dest, socket)

@@ -113,7 +113,7 @@ func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
 	if c.Quiet && !c.JSON() {
 		return nil
 	}
-	c.seen = Terminal(stdout) && !c.JSON()
+	c.seen = progress.Terminal(stdout) && !c.JSON()
 	return WrapStdout(c.print(stdout, v, t, show))
 }
 

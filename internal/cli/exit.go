@@ -117,7 +117,7 @@ func (c *Base) say(stderr io.Writer, text string) {
 // printAbove prints a message. On a terminal it replaces the line of a progress bar, which then shows itself again.
 func printAbove(stderr io.Writer, text string) {
 	line := "trueup: " + text + "\n"
-	if columns(stderr) > 0 {
+	if progress.Terminal(stderr) {
 		line = progress.Above + line
 	}
 	_, _ = io.WriteString(stderr, line) // nowhere else to report an error
@@ -167,17 +167,7 @@ func (c *Base) color(w io.Writer) bool {
 	if c.NoColor || c.Color != "auto" {
 		return !c.NoColor && c.Color == "always"
 	}
-	return os.Getenv("NO_COLOR") == "" && Terminal(w)
-}
-
-// Terminal reports whether w is a terminal with cursor control.
-func Terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	_, terminal := sys.Columns(f)
-	return terminal
+	return os.Getenv("NO_COLOR") == "" && progress.Terminal(w)
 }
 
 // Exit codes besides align.Verdict, which defines 0, 2 and 3.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/shell"
@@ -97,7 +98,7 @@ func help(cmd *cobra.Command, args []string) {
 	describe(cmd)
 	out := cmd.OutOrStdout()
 	columns := helpWidth
-	if Terminal(out) {
+	if progress.Terminal(out) {
 		columns = Width(out)
 	}
 	if slices.Contains(args, "-h") && cmd.HasParent() {

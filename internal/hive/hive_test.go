@@ -123,7 +123,7 @@ func TestLookups(t *testing.T) {
 	require.False(t, sameName("a", "ab"))
 }
 
-// A range over the border of two segments has two places. Other ranges than those of the data have none.
+// A range over the border of two segments has two places. A range outside of the data has none.
 func TestWhereInSegments(t *testing.T) {
 	f := hiveforge.New(5,
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "million", Type: 3, Data: counted(1_000_000)}}})

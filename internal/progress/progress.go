@@ -60,12 +60,20 @@ func (o Output) show(now func() counts) *display {
 	if o.Kind == asJSON {
 		return o.lines(now)
 	}
-	if f, isFile := o.W.(*os.File); isFile && o.Kind == auto && !o.Quiet {
-		if _, terminal := sys.Columns(f); terminal {
-			return o.bar(f, now)
-		}
+	if f, isFile := o.W.(*os.File); isFile && o.Kind == auto && !o.Quiet && Terminal(f) {
+		return o.bar(f, now)
 	}
 	return nil
+}
+
+// Terminal reports whether w is a terminal with cursor control.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	_, terminal := sys.Columns(f)
+	return terminal
 }
 
 // Stop ends the display. Call it after all other work has ended. It may be called more than once.

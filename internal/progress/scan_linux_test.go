@@ -24,6 +24,7 @@ func newScreen(t *testing.T, columns uint16) *screen {
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	require.NoError(t, err)
 	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	t.Setenv("TERM", "xterm")
 	s := &screen{ended: make(chan struct{})}
 	s.program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -47,6 +48,9 @@ func newScreen(t *testing.T, columns uint16) *screen {
 func TestScanBar(t *testing.T) {
 	for _, columns := range []uint16{60, 120} {
 		s := newScreen(t, columns)
+		t.Setenv("TERM", "dumb")
+		require.Nil(t, NewScan(Output{W: s.program, Kind: "auto"}).display)
+		t.Setenv("TERM", "xterm")
 		p := NewScan(Output{W: s.program, Kind: "auto"})
 		require.NotNil(t, p.display)
 		told(p)

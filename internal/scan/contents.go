@@ -355,8 +355,8 @@ func (r *search) shared(f *folder, c *contents, rows []*found) (mine []*found) {
 	return mine
 }
 
-// unitOf returns the name that selects the share of a file: that of its first owner, since a part has a row if its
-// owners cannot be judged.
+// unitOf returns the name of the file that selects the share of another: its first owner. A part of an image has a row
+// in that share if its owners cannot be judged.
 func (c *contents) unitOf(name string) string {
 	for depth := 0; len(c.owners[name]) > 0 && depth < maxDepth; depth++ {
 		name = c.owners[name][0].Name

@@ -34,7 +34,7 @@ type Result struct {
 	Seconds float64   `json:"run_seconds"`    // of each round
 	Starts  []int64   `json:"starts_bytes"`   // the aligned one first
 	Notes   []string  `json:"notes"`          // limits of the measurement
-	Skipped []int64   `json:"skipped_starts"` // not supported by the storage
+	Skipped []int64   `json:"skipped_starts"` // refused by the storage, in results of earlier versions
 	Loads   []Load    `json:"loads"`
 }
 

@@ -41,8 +41,8 @@ func TestNTFSOfMkntfs(t *testing.T) {
 	}
 }
 
-// Bytes at the positions from Where are those of the file, also in the record of a small file, where NTFS replaces the
-// last bytes of each 512-byte block.
+// Where returns the positions of the bytes of a file, also in the record of a small file, where NTFS replaces the last
+// bytes of each 512-byte block.
 func TestNTFSRewrite(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-s 4096 -c 4096"} {
 		t.Run(args, func(t *testing.T) {
