@@ -30,13 +30,20 @@ export PATH := $(PATH):/usr/sbin:/sbin
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: build
-build: ## bin/trueup and bin/trueup-fleet, static and reproducible
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/ ./cmd/trueup ./fleet/cmd/trueup-fleet
+BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)'
 
-.PHONY: install
-install: build ## programs, manual pages and completions below PREFIX (/usr/local), or below DESTDIR and PREFIX
-	install -D -t $(DESTDIR)$(PREFIX)/bin bin/trueup bin/trueup-fleet
+.PHONY: build build-fleet
+build: ## bin/trueup, static and reproducible
+	$(APART) $(BUILD) -o bin/ ./cmd/trueup
+build-fleet: ## bin/trueup-fleet
+	$(BUILD) -o bin/ ./fleet/cmd/trueup-fleet
+
+.PHONY: install install-fleet
+install: build ## trueup, manual pages and completions below PREFIX (/usr/local), or below DESTDIR and PREFIX
+	install -D -t $(DESTDIR)$(PREFIX)/bin bin/trueup
+	bin/trueup pages $(DESTDIR)$(PREFIX) $$(scripts/version.sh --time)
+install-fleet: build-fleet ## trueup-fleet with its manual pages and completions, below PREFIX and DESTDIR
+	install -D -t $(DESTDIR)$(PREFIX)/bin bin/trueup-fleet
 	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(APART) $(GO) run . -version $(VERSION) -pages $(abspath $(DESTDIR)$(PREFIX))
 
 .PHONY: release

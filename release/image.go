@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/trueup/trueup/internal/cli"
 )
 
 // user runs the program in a container. It has no name, since there is no /etc/passwd.
@@ -94,7 +96,7 @@ func (r *release) imageOf(t target, p product) (v1.Image, error) {
 		Labels: map[string]string{
 			"org.opencontainers.image.title": p.name, "org.opencontainers.image.description": p.summary,
 			"org.opencontainers.image.version": r.number(), "org.opencontainers.image.licenses": "Apache-2.0",
-			"org.opencontainers.image.source": homepage,
+			"org.opencontainers.image.source": cli.Homepage,
 		},
 	}
 	return mutate.ConfigFile(img, c)

@@ -15,12 +15,11 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/deb"
 	nfpmfiles "github.com/goreleaser/nfpm/v2/files"
 	_ "github.com/goreleaser/nfpm/v2/rpm"
+
+	"github.com/trueup/trueup/internal/cli"
 )
 
-const (
-	maintainer = "The trueup authors <trueup@users.noreply.github.com>"
-	homepage   = "https://github.com/trueup/trueup"
-)
+const maintainer = "The trueup authors <trueup@users.noreply.github.com>"
 
 // overrides are what lintian is to accept, of each NAME.
 const overrides = `# A Go program without cgo needs no library of the system.
@@ -75,7 +74,7 @@ func (r *release) pack(t target, p product, kind int) error {
 	info := nfpm.WithDefaults(&nfpm.Info{
 		Name: p.name, Arch: t.arch, Platform: "linux", Version: r.number(), Release: "1",
 		VersionSchema: "none", Section: "admin", Priority: "optional", Maintainer: maintainer,
-		Description: p.summary + "\n" + p.long, Vendor: "trueup", Homepage: homepage, License: k.license,
+		Description: p.summary + "\n" + p.long, Vendor: "trueup", Homepage: cli.Homepage, License: k.license,
 		MTime: r.time, DisableGlobbing: true,
 		Overridables: nfpm.Overridables{Contents: contents, Umask: 0o022},
 	})
@@ -117,12 +116,12 @@ func (r *release) installed(t target, p product, kind string) (out nfpmfiles.Con
 		switch {
 		case !p.owns(name):
 			continue
-		case strings.HasPrefix(name, manFolder):
+		case strings.HasPrefix(name, cli.ManFolder):
 			if source, err = r.gzipped(source); err != nil {
 				return nil, err
 			}
 			dest += ".gz"
-		case name == zsh+p.name && kind == "deb":
+		case name == cli.Zsh+p.name && kind == "deb":
 			dest = "/usr/share/zsh/vendor-completions/_" + p.name
 		case !strings.HasPrefix(name, "share/"):
 			dest = texts + name
@@ -222,7 +221,7 @@ func (r *release) debianChanges(name string) (string, error) {
 func (r *release) copyright() (string, error) {
 	text := []string{
 		"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/",
-		"Upstream-Name: trueup", "Source: " + homepage,
+		"Upstream-Name: trueup", "Source: " + cli.Homepage,
 		"Comment: THIRD-PARTY.txt beside this file has the licences of the libraries that are linked.", "",
 		"Files: *", "Copyright: " + r.time.Format("2006") + " The trueup authors", "License: Apache-2.0",
 		" On Debian systems the Apache License 2.0 is in /usr/share/common-licenses/Apache-2.0.", "",

@@ -22,27 +22,27 @@ type product struct {
 	needs         string // another program of the same version; empty: none
 	summary, long string
 	commands      func(version string) *cobra.Command
-	exits         func(command string) [][2]string
+	exits         func(command string) []cli.Exit
 }
 
 var products = []product{
 	{
-		name: "trueup", main: "./cmd/trueup", commands: cli.Commands,
+		name: "trueup", main: "./cmd/trueup", commands: cli.Commands, exits: cli.Exits,
 		summary: "offline inspector and realigner for virtual-disk images",
 		long: `trueup finds virtual disks whose partitions do not start on a block
 boundary of the storage below, and writes an aligned copy with the file
 systems moved and the guest still able to boot. It opens VMDK, VHD, VHDX,
 qcow2, raw and OVA images.`,
-		exits: func(command string) (out [][2]string) {
-			for _, e := range cli.Exits(command) {
-				out = append(out, [2]string{e.Code, e.Text})
-			}
-			return out
-		},
 	},
 	{
 		name: "trueup-fleet", main: "./fleet/cmd/trueup-fleet", needs: "trueup",
-		commands: fleetcmd.Commands, exits: fleetcmd.Exits,
+		commands: fleetcmd.Commands,
+		exits: func(command string) (out []cli.Exit) {
+			for _, e := range fleetcmd.Exits(command) {
+				out = append(out, cli.Exit{Code: e[0], Text: e[1]})
+			}
+			return out
+		},
 		summary: "scans and realigns virtual-disk images on many hosts",
 		long: `trueup-fleet keeps jobs in NATS JetStream, of its own server or of another
 one. A worker on each host does the jobs of the datastores that the host

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/cli"
 )
 
 // made makes a release for one system, with a path as make passes it, and returns its folder.
@@ -109,7 +111,7 @@ func TestRelease(t *testing.T) {
 // checkPages has man and the shells read what is for them.
 func checkPages(t *testing.T, prefix string) {
 	t.Helper()
-	pages, err := filepath.Glob(filepath.Join(prefix, filepath.FromSlash(manFolder), "*.1"))
+	pages, err := filepath.Glob(filepath.Join(prefix, filepath.FromSlash(cli.ManFolder), "*.1"))
 	require.NoError(t, err)
 	for _, page := range pages {
 		require.Empty(t, run(t, "mandoc", "-Tlint", "-Wwarning", page))
@@ -132,14 +134,14 @@ func checkPages(t *testing.T, prefix string) {
 	}
 	require.ElementsMatch(t, want, pages, "each command of the help has a page, but for completion")
 	manual := func(page string) string {
-		return run(t, "man", "--no-hyphenation", filepath.Join(prefix, filepath.FromSlash(manFolder), page))
+		return run(t, "man", "--no-hyphenation", filepath.Join(prefix, filepath.FromSlash(cli.ManFolder), page))
 	}
 	require.Contains(t, manual("trueup-align.1"),
 		"trueup-align - write an aligned copy of a disk image that still boots")
 	require.Contains(t, manual("trueup-fleet-submit-scan.1"), "trueup-fleet submit scan --datastore NAME [FOLDER]...")
 	for _, name := range []string{"trueup", "trueup-fleet"} {
 		for shell, file := range map[string]string{
-			"bash": bash + name, "zsh": zsh + name, "fish": fish + name + ".fish",
+			"bash": cli.Bash + name, "zsh": cli.Zsh + name, "fish": cli.Fish + name + ".fish",
 		} {
 			run(t, shell, "-n", filepath.Join(prefix, filepath.FromSlash(file)))
 		}

@@ -176,7 +176,7 @@ func newRoot(version string, c *Base) *cobra.Command {
 		newOpen(c, realign.Resume, "Continue an interrupted exchange or move"),
 		newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk"),
 		newServe(c), newHandover(c), newScan(c), newReport(c), newBoot(c), newBench(c), newVersion(c),
-		newJudge(c), newWorker())
+		newJudge(c), newPages(c), newWorker())
 	for _, cmd := range append(root.Commands(), root) {
 		cmd.SuggestFor = habits().Commands[cmd.Name()]
 	}
