@@ -1,5 +1,5 @@
 // Package boot holds the common parts of boot analysis: the guest, boot code signatures, finders, and stored positions
-// that a move of a partition would break. Its subpackages cover the loader families; package known lists them.
+// that a move of a partition would break. Its subpackages cover the loader families; package layout lists them.
 package boot
 
 import (

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,22 +112,6 @@ func TestDefaultSignals(t *testing.T) {
 	}
 }
 
-func TestProcessorTimeIsOfTheGoroutine(t *testing.T) {
-	done := make(chan struct{})
-	var other time.Duration
-	go func() {
-		defer close(done)
-		other = ProcessorTime(func() { // uses the processor for a moment that a clock of processor time sees
-			began := threadTime()
-			for threadTime()-began < 50*time.Millisecond {
-				runtime.KeepAlive(began)
-			}
-		})
-	}()
-	mine := ProcessorTime(func() { <-done })
-	require.Less(t, mine, other, "a goroutine that waits uses no processor time")
-}
-
 func TestWaitSettled(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/before", nil, 0o644))
@@ -163,12 +146,4 @@ func TestGoroutinesFindsALeak(t *testing.T) {
 	close(end)
 	<-ended
 	WaitFor(t, "the end of the goroutine", func() bool { return leaks() == 0 })
-}
-
-func TestScaledTime(t *testing.T) {
-	require.Equal(t, time.Second, scaledBy(2*time.Second, 2*yardstickUsual), "a machine of half the speed")
-	require.Equal(t, time.Second, scaledBy(time.Second, yardstickUsual/2), "a faster machine is held to no less")
-	require.Equal(t, leastBudget-1, Scaled(leastBudget-1))
-	require.LessOrEqual(t, Scaled(time.Hour), time.Hour)
-	require.Positive(t, Scaled(time.Hour))
 }

@@ -4,8 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -48,4 +50,28 @@ func TestLoopDevicesAreClean(t *testing.T) {
 	require.Empty(t, parts(first), "it is detached without partitions")
 	require.Empty(t, parts(second))
 	require.Len(t, parts(left), 1, "the partitions of others are theirs")
+}
+
+func TestProcessorTimeIsOfTheGoroutine(t *testing.T) {
+	done := make(chan struct{})
+	var other time.Duration
+	go func() {
+		defer close(done)
+		other = ProcessorTime(func() { // uses the processor for a moment that a clock of processor time sees
+			began := threadTime()
+			for threadTime()-began < 50*time.Millisecond {
+				runtime.KeepAlive(began)
+			}
+		})
+	}()
+	mine := ProcessorTime(func() { <-done })
+	require.Less(t, mine, other, "a goroutine that waits uses no processor time")
+}
+
+func TestScaledTime(t *testing.T) {
+	require.Equal(t, time.Second, scaledBy(2*time.Second, 2*yardstickUsual), "a machine of half the speed")
+	require.Equal(t, time.Second, scaledBy(time.Second, yardstickUsual/2), "a faster machine is held to no less")
+	require.Equal(t, leastBudget-1, Scaled(leastBudget-1))
+	require.LessOrEqual(t, Scaled(time.Hour), time.Hour)
+	require.Positive(t, Scaled(time.Hour))
 }
