@@ -169,12 +169,7 @@ func (r *running) stop(t testing.TB) bool {
 	return false
 }
 
-// procIO returns a counter of the kernel for a process. Spec: proc(5), /proc/PID/io.
-func procIO(t testing.TB, pid int, name string) int64 {
-	t.Helper()
-	return ioCount(t, disktest.ReadFile(t, fmt.Sprintf("/proc/%d/io", pid)), name)
-}
-
+// ioCount returns a counter of the kernel for a process. Spec: proc(5), /proc/PID/io.
 func ioCount(t testing.TB, text []byte, name string) (n int64) {
 	t.Helper()
 	_, rest, ok := strings.Cut(string(text), name+": ")

@@ -269,14 +269,6 @@ type live struct {
 	drained chan struct{} // of its output
 }
 
-// startScan starts trueup scan.
-func startScan(t testing.TB, args ...string) *live {
-	t.Helper()
-	l := startHeld(t, args...)
-	l.allow(math.MaxInt)
-	return l
-}
-
 // startHeld starts trueup scan, whose output is read only up to middle, so that it cannot end.
 func startHeld(t testing.TB, args ...string) *live {
 	t.Helper()
@@ -370,44 +362,78 @@ func (l *live) workers() []int {
 	return slices.Collect(maps.Keys(childrenOf(l.cmd.Process.Pid)))
 }
 
-// freeze stops the scan and all its workers. A SIGCONT continues the scan, but not the workers, which are returned.
+// startStopped starts a scan with two workers, whose output goes to a file, and returns it, stopped among its images. On
+// a busy machine a scan may end before: then again restores the files that it wrote, and another one starts.
+func startStopped(t testing.TB, images int, again func(), args ...string) *live {
+	t.Helper()
+	for {
+		l := startHeld(t, append([]string{"--jobs", "2"}, args...)...)
+		l.allow(math.MaxInt)
+		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 50 || isClosed(l.ended) })
+		// An image takes some 40 read calls. While its first workers have made 10 for each, the scan cannot be at its end.
+		if workers, ok := l.stop(t); ok && len(workers) == 2 && readCalls(t, workers) < int64(10*images) {
+			return l
+		}
+		l.end(t)
+		again()
+	}
+}
+
+// freeze stops a scan that cannot end, and all its workers. A SIGCONT continues the scan, but not the workers, which
+// are returned.
 func (l *live) freeze(t testing.TB) (frozen []int) {
 	t.Helper()
-	l.signal(t, syscall.SIGSTOP)
-	disktest.WaitFor(t, "a scan that is stopped", func() bool { return allThreads(t, l.cmd.Process.Pid, "T") })
-	frozen = l.workers()
+	frozen, ok := l.stop(t)
+	require.True(t, ok, "the scan has ended")
 	require.NotEmpty(t, frozen)
+	return frozen
+}
+
+// stop is freeze for a scan that may have ended, which it reports.
+func (l *live) stop(t testing.TB) (frozen []int, ok bool) {
+	t.Helper()
+	_ = l.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	disktest.WaitFor(t, "a scan that is stopped", func() bool {
+		return isClosed(l.ended) || allThreads(l.cmd.Process.Pid, "T")
+	})
+	if isClosed(l.ended) {
+		return nil, false
+	}
+	frozen = l.workers()
 	for _, pid := range frozen {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 	}
 	// When their parent dies, the kernel continues only children that have stopped by then.
-	for _, pid := range frozen {
-		disktest.WaitFor(t, "a worker that is stopped", func() bool { return allThreads(t, pid, "T") })
-	}
-	return frozen
+	return slices.DeleteFunc(frozen, func(pid int) bool {
+		alive := true
+		disktest.WaitFor(t, "a worker that is stopped", func() bool {
+			_, _, alive = statOf(pid)
+			return !alive || allThreads(pid, "T")
+		})
+		return !alive
+	}), true
 }
 
 // allThreads reports whether all threads of a process are in one state: S is waiting, T is stopped. A thread with work
 // is in another state, even if other programs have the processors.
-func allThreads(t testing.TB, pid int, state string) bool {
-	t.Helper()
-	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	require.NoError(t, err)
-	require.NotEmpty(t, stats, "process %d is gone", pid)
+func allThreads(pid int, state string) bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
 		if err != nil || strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))[0] != state {
 			return false
 		}
 	}
-	return true
+	return len(stats) > 0 // of a process that is there
 }
 
-// readCalls returns the number of read calls of processes.
+// readCalls returns the number of read calls of processes. One that has ended has none.
 func readCalls(t testing.TB, pids []int) (n int64) {
 	t.Helper()
 	for _, pid := range pids {
-		n += procIO(t, pid, "syscr")
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid)); err == nil && len(text) > 0 {
+			n += ioCount(t, text, "syscr")
+		}
 	}
 	return n
 }
@@ -418,7 +444,7 @@ func waitIdle(t testing.TB, pid int) {
 	const looks = 5
 	seen := 0
 	disktest.WaitFor(t, "a process that waits", func() bool {
-		if seen++; !allThreads(t, pid, "S") {
+		if seen++; !allThreads(pid, "S") {
 			seen = 0
 		}
 		return seen == looks

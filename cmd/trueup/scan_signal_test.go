@@ -177,10 +177,9 @@ func requireScanInterrupted(t *testing.T, stderr string) {
 func TestScanInterruptedReports(t *testing.T) {
 	t.Parallel()
 	dir, out := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "report")
-	require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644))
-	l := startScan(t, "-o", "json", "--out", out, "--jobs", "2", dir)
-	disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 1000 })
-	l.freeze(t)
+	older := func() { require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644)) }
+	older()
+	l := startStopped(t, 5*someDisks, older, "-o", "json", "--out", out, dir)
 	l.signal(t, syscall.SIGTERM)
 	l.signal(t, syscall.SIGCONT)
 	r := l.end(t)
@@ -213,10 +212,9 @@ func TestScanSinceIsEnded(t *testing.T) {
 	dir, last := manyDisks(t, 5*someDisks), filepath.Join(t.TempDir(), "last.ndjson")
 	scan(t, append(since(last), filepath.Join(dir, "folder-00"))...)
 	before := disktest.ReadFile(t, last)
+	restore := func() { require.NoError(t, os.WriteFile(last, before, 0o600)) }
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		l := startScan(t, append(since(last), "-o", "json", "--jobs", "2", dir)...)
-		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 50 })
-		l.freeze(t)
+		l := startStopped(t, 5*someDisks, restore, append(since(last), "-o", "json", dir)...)
 		l.signal(t, s)
 		if s != syscall.SIGKILL { // which also ends a frozen process
 			l.signal(t, syscall.SIGCONT)
