@@ -133,7 +133,8 @@ func (t *Task) begin() *search {
 	}
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
-	s.Paths, s.Boundary, s.Storage, s.Version, s.Replace = t.Paths, t.Boundary, t.Storage.Name, t.Version, t.Replace
+	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
+	s.Script, s.Replace = t.Script, t.Replace
 	s.Shard, s.Labels = t.shard.String(), t.labels
 	s.AllowEmpty, s.FailOn, s.ChangedOnly = t.Empty, string(t.fail), t.Changed
 	s.Started = stamp(r.start)

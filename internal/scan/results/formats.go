@@ -291,6 +291,7 @@ var layoutFunctions = template.FuncMap{
 	"red": report.Painted(report.Red), "cyan": report.Painted(report.Cyan), "green": report.Painted(report.Green),
 	"bash": func() bool { return shell.ForBash(runtime.GOOS) },
 	"plan": func(path string) string { return shell.Command("plan", nil, path) },
+	"run":  func(script string) string { return "bash " + shell.Quote(script) },
 
 	"classes": classesOf, "command": (*Image).command, "extra": extraPercent,
 	"join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,

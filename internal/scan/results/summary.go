@@ -25,11 +25,12 @@ type Summary struct {
 
 	Labels Labels `json:"labels,omitempty"` // of all rows
 
-	AllowEmpty  bool `json:"-"` // accept a run that judged no image
-	Found       int  `json:"-"` // images found by the walk; more than Images if the run was interrupted
-	Replace     bool `json:"-"` // the script exchanges images for their copies
-	ChangedOnly bool `json:"-"` // rows and exit code cover only new, changed and removed images
-	LeftOut     int  `json:"-"` // images of the earlier scan that this scan did not reach
+	AllowEmpty  bool   `json:"-"` // accept a run that judged no image
+	Found       int    `json:"-"` // images found by the walk; more than Images if the run was interrupted
+	Script      string `json:"-"` // path of the script, if one is written
+	Replace     bool   `json:"-"` // the script exchanges images for their copies
+	ChangedOnly bool   `json:"-"` // rows and exit code cover only new, changed and removed images
+	LeftOut     int    `json:"-"` // images of the earlier scan that this scan did not reach
 
 	Images     int            `json:"images"` // all kinds below
 	Aligned    int            `json:"aligned"`
