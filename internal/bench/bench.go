@@ -173,50 +173,18 @@ type Bench struct {
 
 // Text prints the gain of alignment for the typical loads, the place and the method of the measurement, and all points.
 func (b *Bench) Text(t *report.Text) {
-	for _, start := range b.Starts[min(1, len(b.Starts)):] {
-		var parts []string
-		for _, g := range measured.Typical(b.measuredAt(start)) {
-			parts = append(parts, g.Text())
-		}
-		t.Lead(report.Bold, "Aligned instead of "+units.Format(start)+":", strings.Join(parts, "; ")+".")
-	}
-	fmt.Fprintln(t.W)
-	for _, fact := range b.facts() {
-		t.Para(0, "%s.", fact)
-	}
-	fmt.Fprintln(t.W)
+	t.Say("bench", b)
 	b.table(t)
-	fmt.Fprintln(t.W)
-	t.Para(0, "Numbers are medians of all rounds; percentages are latencies that so many I/Os stayed below. A "+
-		"difference is called one only where the rounds of both starts do not overlap, from least to most, and the "+
-		"medians differ by 5 %% or more; all else is noise.")
-	if n := b.Rounds(); n < measured.Fewest {
-		t.Para(0, "%s cannot show a difference; --rounds %d or more can.", units.Counted(n, "round"), measured.Fewest)
-	}
+	t.Say("method of a bench", b)
 }
 
-// measuredAt returns the gains measured at exactly this start.
-func (b *Bench) measuredAt(start int64) []measured.Gain {
-	return slices.DeleteFunc(b.Gains(start), func(g measured.Gain) bool { return g.Start != start })
+// Typical returns the gains of the typical loads measured at exactly this start.
+func (b *Bench) Typical(start int64) []measured.Gain {
+	return measured.Typical(slices.DeleteFunc(b.Gains(start), func(g measured.Gain) bool { return g.Start != start }))
 }
 
-// facts describes where and how the numbers were measured. It is safe to print.
-func (b *Bench) facts() []string {
-	how := "past the page cache"
-	if !b.Direct {
-		how = "through the page cache"
-	}
-	out := []string{
-		"Storage: " + report.SafeMessage(b.Storage.Where()),
-		"Measured: " + b.Date.Format("2006-01-02 15:04 MST") + " on " + report.Safe(b.Kernel),
-		fmt.Sprintf("How: %s on a scratch file, %s over %s, %s of %s s for each point", report.Safe(b.Tool), how,
-			units.Format(b.Size), units.Counted(b.Rounds(), "round"), strconv.FormatFloat(b.Seconds, 'f', -1, 64)),
-	}
-	for _, n := range b.Notes {
-		out = append(out, "Note: "+report.SafeMessage(n))
-	}
-	return out
-}
+// Fewest returns the minimum number of rounds that can show a difference.
+func (*Bench) Fewest() int { return measured.Fewest }
 
 // table prints all points, each below the name of its load.
 func (b *Bench) table(t *report.Text) {

@@ -663,7 +663,7 @@ type Result struct {
 	Differences []report.Difference `json:"differences"`
 	ExitCode    int                 `json:"exit_code"`
 
-	finish string // command line
+	Finish string `json:"-"` // command line
 	disk   *report.VerifiedDisk
 }
 
@@ -683,9 +683,9 @@ func (h *Handover) result(v *report.Verify) *Result {
 	}
 	switch {
 	case v.Equal:
-		r.Proof, r.finish = full, h.held.Work.Command("finish")
+		r.Proof, r.Finish = full, h.held.Work.Command("finish")
 	case len(d.Differences) == 0:
-		r.Proof, r.finish, r.ExitCode = partial, h.held.Work.Command("finish", "--force"), 0
+		r.Proof, r.Finish, r.ExitCode = partial, h.held.Work.Command("finish", "--force"), 0
 	}
 	return r
 }
@@ -693,13 +693,5 @@ func (h *Handover) result(v *report.Verify) *Result {
 // Text prints the result.
 func (r *Result) Text(t *report.Text) {
 	t.Verify(&report.Verify{Disks: []*report.VerifiedDisk{r.disk}})
-	t.Para(2, "The guest could start %.1f s after the command.", r.Downtime)
-	if r.Proof == partial {
-		t.Para(2, "Warning: partial proof: QEMU was killed, and %s cannot be attributed to the guest.",
-			units.Format(r.Guest.Differ))
-	}
-	if r.finish != "" {
-		t.Para(2, "%s is kept, and out of date from now on; when the guest has proved itself: %s",
-			report.Safe(r.Source), report.Safe(r.finish))
-	}
+	t.Say("handover", r)
 }

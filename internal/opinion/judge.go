@@ -110,25 +110,7 @@ func NewJudge(h report.Head, source, dest string, t Table) *Judge {
 }
 
 // Text prints the answers, and whether all agree.
-func (r *Judge) Text(t *report.Text) {
-	for _, x := range r.Answers {
-		verdict := fmt.Sprintf("%-13s", strings.ReplaceAll(string(x.Verdict), "_", " "))
-		switch x.Verdict {
-		case Differs, Failed:
-			verdict = t.Paint(report.Red, verdict)
-		case Agrees:
-			verdict = t.Paint(report.Green, verdict)
-		case NotLooked:
-		}
-		fmt.Fprintf(t.W, "  %s  ", verdict)
-		t.Para(17, "%s, %s: %s", report.SafeMessage(x.Judge), report.SafeMessage(x.Asked), report.SafeMessage(x.Said))
-	}
-	if r.Agree {
-		fmt.Fprintf(t.W, "%s: no judge found a difference\n", report.Safe(r.Dest))
-		return
-	}
-	fmt.Fprintf(t.W, "%s: %s\n", report.Safe(r.Dest), t.Paint(report.Red, "a judge found a difference"))
-}
+func (r *Judge) Text(t *report.Text) { t.Say("judge", r) }
 
 // Case is a copy to be judged.
 type Case struct {

@@ -19,10 +19,10 @@ import (
 
 // Plan prints a dry run: moves, changed bytes, growth, and the inspection of the result; or the reasons of a refusal.
 func (t *Text) Plan(r *Plan) {
-	t.say("image", r.Image)
+	t.Say("image", r.Image)
 	t.printf("\n")
 	if len(r.Refusals) > 0 {
-		t.say("refusals", r.Refusals)
+		t.Say("refusals", r.Refusals)
 		t.references(r.References)
 		t.findings(r.Findings)
 		return
@@ -30,14 +30,14 @@ func (t *Text) Plan(r *Plan) {
 	t.changes(r.Changes)
 	if len(r.FreeSpace) > 0 {
 		t.printf("\nFree space (--skip-free), which becomes zeros:\n")
-		t.say("free space", r.FreeSpace)
+		t.Say("free space", r.FreeSpace)
 	}
 	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
 	if r.same() && !finds(r.Findings, align.CodeUnshifted) {
 		if r.leavesOut() {
-			t.say("cost of a copy", r)
+			t.Say("cost of a copy", r)
 		}
 		return
 	}
@@ -50,20 +50,20 @@ func (t *Text) Plan(r *Plan) {
 		t.partitions(*r.Result)
 		t.insides(*r.Result)
 	}
-	t.say("cost of a copy", r)
+	t.Say("cost of a copy", r)
 	t.printf("\nThis was a dry run, nothing was written.\n")
 	t.next("To do it:   ", r.Image.align(r.Flags))
 }
 
 func (t *Text) changes(c Changes) {
-	t.say("changes", c)
+	t.Say("changes", c)
 	if c.Moved > 0 {
 		t.moves(c)
 	}
 	if !c.same() {
-		t.say("gaps", c.GapMoves)
+		t.Say("gaps", c.GapMoves)
 		t.patches(c.Patches)
-		t.say("sectors", c)
+		t.Say("sectors", c)
 	}
 }
 
@@ -123,7 +123,7 @@ func (t *Text) moved(d *AlignedDisk, indent string) {
 	for _, m := range d.Moves {
 		t.printf("%spartition %d: LBA %d -> %d\n", indent, m.Partition, m.From/d.sector, m.To/d.sector)
 	}
-	t.say("free space", d.FreeSpace)
+	t.Say("free space", d.FreeSpace)
 }
 
 // Align prints the result of a copy.
@@ -134,15 +134,15 @@ func (t *Text) Align(r *Align) {
 	}
 	d := r.Disks[0]
 	t.notes(slices.Concat(d.Findings, r.Findings))
-	if t.say("aligned", r); !r.Written {
+	if t.Say("aligned", r); !r.Written {
 		return
 	}
 	t.moved(d, "  ")
-	t.say("grown", r)
+	t.Say("grown", r)
 	if t.Verbose {
 		t.patches(d.Patches)
 	}
-	t.say("files", r)
+	t.Say("files", r)
 	proof := r.Flags
 	switch {
 	case r.Offset != nil:
@@ -153,7 +153,7 @@ func (t *Text) Align(r *Align) {
 		t.next("VirtualBox identifies the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest:
-		t.say("use", r)
+		t.Say("use", r)
 	}
 	// The socket of a server may end with this run, and a device is larger than a shifted disk.
 	lasts := !strings.HasPrefix(r.Source, "nbd+unix://") && (r.Offset == nil || !realign.IsDevice(r.Dest))
@@ -211,16 +211,16 @@ func (c Changes) movedText(none string) string {
 // Verify prints whether a copy is correct.
 func (t *Text) Verify(r *Verify) {
 	for _, d := range r.Disks {
-		t.say("compared disk", d)
+		t.Say("compared disk", d)
 		if !d.Equal {
 			continue
 		}
 		if t.Verbose {
 			t.patches(d.Patches)
 		}
-		t.say("not compared", d)
+		t.Say("not compared", d)
 	}
-	t.say("compared", r)
+	t.Say("compared", r)
 }
 
 // leavesOut reports whether zeros replace free space.

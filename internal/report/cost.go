@@ -110,7 +110,7 @@ func (t *Text) impacts(ps []Partition) {
 			continue
 		}
 		if first {
-			t.say("impacts", p.Impact)
+			t.Say("impacts", p.Impact)
 			first = false
 		}
 		var same []string
@@ -184,7 +184,7 @@ func (t *Text) cost(named *Costs, fs []align.Finding) {
 		}
 	}
 	if len(about.Misplaced) > 0 || named != nil && len(named.Each) > 0 {
-		t.say("cost", about)
+		t.Say("cost", about)
 	}
 }
 
@@ -318,7 +318,7 @@ func (r *Plan) Benchmark(b *measured.Result) {
 // measured prints the measured gains.
 func (t *Text) measured(m *Measured) {
 	if m != nil && len(m.Partitions)+len(m.other)+len(m.unlike) > 0 {
-		t.say("measured", m)
+		t.Say("measured", m)
 	}
 }
 

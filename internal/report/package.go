@@ -80,7 +80,7 @@ func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 // PackageInspect prints a package, and each disk like Inspect.
 func (t *Text) PackageInspect(r *PackageInspect) {
 	if !t.List {
-		t.say("package", r.Package)
+		t.Say("package", r.Package)
 		t.findings(r.Findings)
 		if len(r.Disks) == 0 {
 			t.printf("Nothing to judge: no disk of the package has a file.\n")
@@ -117,11 +117,11 @@ func (t *Text) alignPackage(r *Align) {
 	if len(r.Findings) > 0 {
 		t.printf("\n")
 	}
-	if t.say("aligned package", r); !r.Written {
+	if t.Say("aligned package", r); !r.Written {
 		return
 	}
 	for _, d := range r.Disks {
-		t.say("disk of a package", struct {
+		t.Say("disk of a package", struct {
 			Member string
 			Disk   *AlignedDisk
 		}{r.member(d), d})
@@ -130,7 +130,7 @@ func (t *Text) alignPackage(r *Align) {
 			t.patches(d.Patches)
 		}
 	}
-	t.say("files", r)
+	t.Say("files", r)
 	if r.Replaced == nil {
 		t.next("To use it with vSphere:   ",
 			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+shell.Quote(r.Dest))

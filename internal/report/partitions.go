@@ -15,7 +15,7 @@ import (
 
 // list prints the partitions like fdisk -lu, with an additional column.
 func (t *Text) list(r *Inspect) {
-	t.say("list", r)
+	t.Say("list", r)
 	d, sector := r.Disk, r.Sector()
 	if len(d.Partitions) == 0 {
 		return
@@ -101,7 +101,7 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
 	}
-	t.say("inside", struct {
+	t.Say("inside", struct {
 		Where  string
 		Volume *Volume
 	}{where, v})

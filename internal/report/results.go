@@ -326,7 +326,7 @@ func (r *Align) Shifted(at, sector int64, places []align.Placing) {
 
 // offset prints the place of each partition before and after, and how to attach the disk.
 func (t *Text) offset(o *Offset) {
-	t.say("offset", o)
+	t.Say("offset", o)
 	var rows [][]string
 	for _, p := range o.Partitions {
 		rows = append(rows, []string{
@@ -337,5 +337,5 @@ func (t *Text) offset(o *Offset) {
 	if len(rows) > 0 {
 		t.Table(slices.Values(rows), ">partition", ">size", ">from byte", "verdict", ">to byte", "verdict")
 	}
-	t.say("use of an offset", o)
+	t.Say("use of an offset", o)
 }

@@ -111,7 +111,7 @@ func (t *Text) command(r *Inspect) {
 		next = append(next, "--boundary", b.String())
 	}
 	if len(r.Refusals) > 0 {
-		t.say("next", r)
+		t.Say("next", r)
 		t.next("To see all of it:           ", shell.Command("plan", next, r.Image.Path))
 		return
 	}
@@ -140,7 +140,7 @@ func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 // Serve prints the address of a served disk, and how to read it.
 func (t *Text) Serve(r *Serve) {
 	t.notes(r.Findings)
-	t.say("serve", r)
+	t.Say("serve", r)
 }
 
 // Unfinished is the result of undo, resume or finish on an unfinished run.
@@ -166,5 +166,5 @@ func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 // Unfinished prints the result of undo, resume or finish.
 func (t *Text) Unfinished(r *Unfinished) {
 	t.notes(r.Findings)
-	t.say("unfinished", r)
+	t.Say("unfinished", r)
 }

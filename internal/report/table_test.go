@@ -108,7 +108,7 @@ func TestVerdictOfData(t *testing.T) {
 		64 * 512: "Below boundary: partition 1 starts on a multiple of 4 KiB, but not on one of 64 KiB.\n",
 	} {
 		var b strings.Builder
-		(&Text{W: &b}).say("verdict", &Disk{
+		(&Text{W: &b}).Say("verdict", &Disk{
 			Verdict: align.BelowBoundary, Boundary: align.DefaultBoundary,
 			Partitions: []Partition{{Number: 1, Start: start, Verdict: align.BelowBoundary}},
 		})

@@ -103,6 +103,7 @@ var texts = sync.OnceValue(func() *template.Template {
 // functions holds the functions of the sentences.
 var functions = template.FuncMap{
 	"red": Painted(Red), "yellow": Painted(Yellow), "green": Painted(Green), "cyan": Painted(Cyan),
+	"bold": Painted(Bold),
 	"severity": func(s align.Severity) string {
 		return Painted(map[align.Severity]Color{
 			align.Info: Cyan, align.Warning: Yellow, align.Error: Red,
@@ -141,13 +142,13 @@ func Painted(c Color) func(string) string {
 // paint matches the colors of the sentences.
 var paint = ondisk.LazyPattern("\x1b\\[[0-9]+m")
 
-// say prints a part of the sentences about a value.
-func (t *Text) say(part string, about any) { t.Say(texts(), part, about) }
+// Say prints a part of the sentences about a value.
+func (t *Text) Say(part string, about any) { t.SayFrom(texts(), part, about) }
 
-// Say prints a template of sentences about a value. Each line is a paragraph, whose further lines are indented by two
-// more than the first, or up to its tab; each plus before the tab adds two. A line with two tabs ends with a command,
-// see next; ¶ is an empty line.
-func (t *Text) Say(sentences *template.Template, part string, about any) {
+// SayFrom prints a template of sentences about a value. Each line is a paragraph, whose further lines are indented by
+// two more than the first, or up to its tab; each plus before the tab adds two. A line with two tabs ends with a
+// command, see next; ¶ is an empty line.
+func (t *Text) SayFrom(sentences *template.Template, part string, about any) {
 	var b strings.Builder
 	if err := sentences.ExecuteTemplate(&b, part, about); err != nil {
 		panic(err) // the template is ours
@@ -184,13 +185,13 @@ func (t *Text) Inspect(r *Inspect) {
 		t.list(r)
 		return
 	}
-	t.say("image", r.Image)
-	t.say("verdict", &r.Disk)
+	t.Say("image", r.Image)
+	t.Say("verdict", &r.Disk)
 	t.printf("\n")
-	t.say("details", r.Image)
+	t.Say("details", r.Image)
 	t.disk(&r.Disk)
 	if r.Content == "" && r.Guest != nil {
-		t.say("guest", struct {
+		t.Say("guest", struct {
 			*Guest
 			Verbose bool
 		}{r.Guest, t.Verbose})
@@ -201,7 +202,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.cost(r.Costs, r.Findings)
 	t.impacts(r.Partitions)
 	if r.Fragmentation != nil {
-		t.say("fragments", r)
+		t.Say("fragments", r)
 	}
 	t.measured(r.Measured)
 	t.findings(r.Findings)
@@ -285,7 +286,7 @@ func (t *Text) disk(d *Disk) {
 	if t.Verbose {
 		most = len(d.Unseen)
 	}
-	t.say("disk", struct {
+	t.Say("disk", struct {
 		*Disk
 		Most int
 	}{d, most})
@@ -391,12 +392,12 @@ func (t *Text) findings(fs []align.Finding) {
 	if slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Cost == "" }) {
 		t.printf("\n")
 	}
-	t.say("findings", fs)
+	t.Say("findings", fs)
 }
 
 // notes prints findings before a result, and an empty line after them.
 func (t *Text) notes(fs []align.Finding) {
-	if t.say("findings", fs); len(fs) > 0 {
+	if t.Say("findings", fs); len(fs) > 0 {
 		t.printf("\n")
 	}
 }

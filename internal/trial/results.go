@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Boot is the result of the boot command.
@@ -74,7 +73,7 @@ func newBoot(
 	for n := range r.Differences {
 		r.Differences[n].Share = math.Round(r.Differences[n].Share*1e4) / 1e4
 	}
-	r.ExitCode = looks[r.Verdict].exit
+	r.ExitCode = exits[r.Verdict]
 	return r
 }
 
@@ -100,8 +99,8 @@ func newRun(f *Film) *Run {
 // seconds rounds to tenths, as all reports do.
 func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*10) / 10 }
 
-// remedy suggests how to get a verdict for unjudged runs, or "".
-func (r *Boot) remedy() string {
+// Remedy suggests how to get a verdict for unjudged runs, or "".
+func (r *Boot) Remedy() string {
 	if r.Verdict != Unclear {
 		return ""
 	}
@@ -145,117 +144,37 @@ func (r *Boot) Pictures(save func(name string, png []byte) error) error {
 	return nil
 }
 
-// place describes the place of a difference.
-func (d Difference) place() string {
-	switch d.Where {
-	case OnScreen:
-		if d.Line == 0 {
-			return "screen"
-		}
-		return fmt.Sprintf("screen, line %d", d.Line)
-	case Serial:
-		return fmt.Sprintf("serial port, line %d", d.Line)
-	case Picture:
-		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Width, d.Area.Height,
-			d.Area.X, d.Area.Y, percent(d.Share))
-	case Passing:
-		return "shown before the end"
-	case AtEnd:
-	}
-	return "end of the run"
-}
-
-func percent(share float64) string {
-	if share > 0 && share < 0.001 {
+// Percent returns the share of differing pixels in percent.
+func (d Difference) Percent() string {
+	if d.Share > 0 && d.Share < 0.001 {
 		return "<0.1 %"
 	}
-	return fmt.Sprintf("%.1f %%", 100*share)
+	return fmt.Sprintf("%.1f %%", 100*d.Share)
 }
 
-// looks maps verdicts to words, colours and exit codes.
-var looks = map[Verdict]struct {
-	words string
-	color report.Color
-	exit  int
-}{
-	Same: {"Same:", report.Green, 0}, Differs: {"Differs:", report.Red, report.ExitDiffers},
-	Neither: {"Neither boots:", report.Yellow, 1}, Unclear: {"Not judged:", report.Yellow, 1},
-}
+// exits maps verdicts to exit codes.
+var exits = map[Verdict]int{Same: 0, Differs: report.ExitDiffers, Neither: 1, Unclear: 1}
 
-// Limits of the text: listed differences and lines of a serial port.
-const (
-	maxShown  = 12
-	lastLines = 12
-)
+// lastLines limits the lines of a serial port in the text.
+const lastLines = 12
 
 // Text prints the verdict, the differences, and the last screen of each run.
-func (r *Boot) Text(t *report.Text) {
-	lead, look := r.Reason, looks[r.Verdict]
-	if remedy := r.remedy(); remedy != "" {
-		lead += "; " + remedy
+func (r *Boot) Text(t *report.Text) { t.Say("boot", r) }
+
+// Shown returns the lines of a screen for the text.
+func (s screenReport) Shown() []string { return boxed(s.Lines) }
+
+// Said returns the last lines of the serial port for the text, or nil without any.
+func (r *Run) Said() []string {
+	lines := serialLines(r.Serial)
+	if len(lines) == 0 {
+		return nil
 	}
-	t.Lead(look.color, look.words, report.SafeMessage(lead)+".")
-	for n, d := range r.Differences {
-		if n == maxShown {
-			least := map[bool]string{true: "at least "}[len(r.Differences) == maxDifferences]
-			fmt.Fprintf(t.W, "  and %s%s\n", least, units.Counted(len(r.Differences)-n, "more difference"))
-			break
-		}
-		fmt.Fprintf(t.W, "  %s\n", d.place())
-		if d.Before+d.After != "" {
-			fmt.Fprintf(t.W, "    source   %s\n    aligned  %s\n", orNothing(d.Before), orNothing(d.After))
-		}
-	}
-	for n, run := range r.runs() {
-		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
-		run.text(t)
-	}
+	return boxed(lines[max(0, len(lines)-lastLines):])
 }
 
-func orNothing(s string) string {
-	if s == "" {
-		return "(nothing)"
-	}
-	return report.Safe(s)
-}
-
-// facts describes the end and length of a run.
-func (r *Run) facts() string {
-	out := map[End]string{
-		Settled: "nothing changed any more", TimeOver: "time ran out", PoweredOff: "it powered off",
-		ResetLoop: "it was reset repeatedly", Panicked: "it reported a panic",
-		DiskFailed: "its disk failed", DiskFull: "it filled its temporary overlay",
-		Broken: "QEMU failed",
-	}[r.Ended]
-	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),
-		units.Counted(len(r.Screens)+r.LeftOut, "screen"))
-	if r.Note != "" {
-		out += ", " + report.SafeMessage(r.Note)
-	}
-	return out
-}
-
-// text prints the last screen and the last lines of the serial port.
-func (r *Run) text(t *report.Text) {
-	if len(r.Screens) > 0 {
-		last := r.Screens[len(r.Screens)-1]
-		switch {
-		case last.Kind == "picture" && last.Picture != "":
-			fmt.Fprintf(t.W, "  a screen of %d x %d pixels: %s\n", last.Width, last.Height, last.Picture)
-		case last.Kind == "picture":
-			fmt.Fprintf(t.W, "  a screen of %d x %d pixels; --pictures DIR shows it\n", last.Width, last.Height)
-		default:
-			box(t, last.Lines)
-		}
-	}
-	if lines := serialLines(r.Serial); len(lines) > 0 {
-		fmt.Fprintf(t.W, "  The serial port ends with:\n")
-		box(t, lines[max(0, len(lines)-lastLines):])
-	}
-}
-
-// box prints lines of a guest, each after a bar, without blank lines at both ends.
-func box(t *report.Text, lines []string) {
+// boxed returns lines of a guest, each behind a bar, without blank lines at both ends.
+func boxed(lines []string) (out []string) {
 	first, end := 0, len(lines)
 	for first < end && strings.TrimSpace(lines[first]) == "" {
 		first++
@@ -264,9 +183,10 @@ func box(t *report.Text, lines []string) {
 		end--
 	}
 	if first == end {
-		fmt.Fprintf(t.W, "  | (empty)\n")
+		return []string{"| (empty)"}
 	}
 	for _, l := range lines[first:end] {
-		fmt.Fprintf(t.W, "%s\n", strings.TrimRight("  | "+report.Safe(strings.TrimRight(l, " ")), " "))
+		out = append(out, strings.TrimRight("| "+report.Safe(strings.TrimRight(l, " ")), " "))
 	}
+	return out
 }

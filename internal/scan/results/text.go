@@ -474,13 +474,13 @@ func (p *printer) summary(v view) {
 	s := sentences{
 		p.s, p.t.Verbose, p.s.Images > 0 && p.s.Images == p.s.Aligned && v.partly == 0, v.partly, v.worst, v.fixable,
 	}
-	p.t.Say(textTemplate(), "result", s)
+	p.t.SayFrom(textTemplate(), "result", s)
 	if s.Images > 0 && !s.AllAligned {
 		p.counts(s)
 	}
-	p.t.Say(textTemplate(), "work", s)
+	p.t.SayFrom(textTemplate(), "work", s)
 	p.unreadable()
-	p.t.Say(textTemplate(), "notes", s)
+	p.t.SayFrom(textTemplate(), "notes", s)
 }
 
 // colors holds the names of colors in the template.
