@@ -293,8 +293,12 @@ var layoutFunctions = template.FuncMap{
 	"plan": func(path string) string { return shell.Command("plan", nil, path) },
 	"run":  func(script string) string { return "bash " + shell.Quote(script) },
 
-	"classes": classesOf, "command": (*Image).command, "extra": extraPercent,
-	"join": strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
+	"accepted": (*Accepted).text, "classes": classesOf, "command": (*Image).command, "extra": extraPercent,
+	"arguments": func(command string) string { return strings.TrimPrefix(command, "trueup ") },
+	"copies":    (*Image).copies, "exchange": func(i *Image) string { return i.exchange }, "finding": findingText,
+	"guest": (*Image).guest, "hindrances": (*Image).hindrances,
+	"leaves": func(p *Priority) bool { return p.Class == classStays },
+	"join":   strings.Join, "kind": kindOf, "minus": func(a, b int) int { return a - b }, "note": noteOf,
 	"tags": tagsOf, "unknown": (*Summary).unknown, "unreadable": (*Summary).unreadable, "word": wordOf,
 }
 

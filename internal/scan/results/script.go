@@ -9,10 +9,6 @@ import (
 	"io"
 	"iter"
 	"strings"
-
-	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // scriptStart and scriptEnd are common to all scripts: the function that makes one copy, and the final account.
@@ -31,24 +27,14 @@ var (
 func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))
-	sc := &script{w: b, dests: map[string]int{}, replace: s.Replace}
-	if err := scriptTemplate(b, newScriptHead(s, images)); err != nil {
-		return err
+	err := scriptTemplate().Execute(b, newScript(s, images))
+	if err == nil {
+		err = b.Flush()
 	}
-	fmt.Fprint(b, scriptStart)
-	if s.Replace {
-		fmt.Fprint(b, scriptReplace)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%s%x\n", digestLine, sum.Sum(nil))
 	}
-	for i := range images {
-		if i.Priority != nil {
-			sc.image(i)
-		}
-	}
-	fmt.Fprint(b, scriptEnd)
-	if err := b.Flush(); err != nil { // returns any earlier error
-		return fmt.Errorf("script: %w", err)
-	}
-	if _, err := fmt.Fprintf(w, "%s%x\n", digestLine, sum.Sum(nil)); err != nil {
+	if err != nil {
 		return fmt.Errorf("script: %w", err)
 	}
 	return nil
@@ -73,90 +59,40 @@ func IsScript(r io.Reader) (bool, error) {
 	return string(text[at:]) == fmt.Sprintf("%s%x\n", digestLine, sha256.Sum256(text[:at])), nil
 }
 
+// scriptTemplate lays out a script. It escapes all texts in comments.
+var scriptTemplate = parsed("scan.script.tmpl")
+
+// script holds the values of a script. Its sums are of the images to realign.
 type script struct {
-	w     *bufio.Writer
-	dests map[string]int // ranks of the copies, by their names
-
-	replace bool // exchange images if possible
-}
-
-// comment writes one line; the text is escaped.
-func (s *script) comment(format string, args ...any) {
-	fmt.Fprintf(s.w, "# %s\n", report.Escape(fmt.Sprintf(format, args...)))
-}
-
-// scriptTemplate lays out the head of a script.
-var scriptTemplate = builtIn("scan.script.tmpl")
-
-// scriptHead holds the sums of the images of a script.
-type scriptHead struct {
 	*Summary
-	Run      *Summary // the scan
-	Relative bool     // at least one path is relative
+	Run                 *Summary // the scan
+	Relative            bool     // at least one path is relative
+	Copy, Exchange, End string   // the functions and the account of all scripts
+	All                 iter.Seq[*Image]
+
+	dests map[string]int // ranks of the copies, by their names
 }
 
-func newScriptHead(run *Summary, images iter.Seq[*Image]) scriptHead {
-	h := scriptHead{Summary: NewSummary(), Run: run}
+func newScript(run *Summary, images iter.Seq[*Image]) script {
+	s := script{
+		Summary: NewSummary(), Run: run, Copy: scriptStart, Exchange: scriptReplace, End: scriptEnd, All: images,
+		dests: map[string]int{},
+	}
 	for i := range images {
 		if i.Priority != nil && i.Copied == "" {
-			h.Add(i)
-			h.Relative = h.Relative || !strings.HasPrefix(i.ExactPath(), "/")
+			s.Add(i)
+			s.Relative = s.Relative || !strings.HasPrefix(i.ExactPath(), "/")
 		}
 	}
-	return h
+	return s
 }
 
-// image writes the block of one image.
-func (s *script) image(i *Image) {
-	fmt.Fprintln(s.w)
-	path, why := i.ExactPath(), ""
-	switch {
-	case i.Accepted != nil:
-		why = ", " + i.Accepted.text()
-	case i.Copied != "":
-		why = ": a file has the name of its copy, which trueup verify proves: " + i.Copied
-	case i.Priority.Class == classStays:
-		why = ": " + i.Priority.Reason
-	}
-	if why != "" {
-		s.comment("%s", path)
-		s.comment("  not realigned%s", why)
-		return
-	}
-	rank := i.Priority.Rank
-	s.comment("%d. %s", rank, path)
-	s.comment("  %s", i.Priority.Reason)
-	if g := i.guest(); g != "" {
-		s.comment("  guest %s", g)
-	}
-	if hindrances := i.hindrances(); len(hindrances) > 0 {
-		s.refused(hindrances)
-		return
-	}
-	if s.replace && i.NoExchange == "" {
-		s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
-		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
-		return
-	}
-	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.CopyName()
+// Taken returns the rank of the earlier image whose copy has the name of the copy of i, or 0 and notes that name.
+func (s script) Taken(i *Image) int {
+	dest := i.CopyName()
 	if before, taken := s.dests[dest]; taken {
-		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
-		s.comment("  %s", i.Priority.Command)
-		return
+		return before
 	}
-	s.dests[dest] = rank
-	if s.replace {
-		s.comment("  a copy, not an exchange: %s", i.NoExchange)
-	}
-	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
-	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
-}
-
-func (s *script) refused(hindrances []align.Finding) {
-	for _, f := range hindrances {
-		s.comment("  not realigned: %s", findingText(f))
-		if f.Remedy != "" {
-			s.comment("    %s", f.Remedy)
-		}
-	}
+	s.dests[dest] = i.Priority.Rank
+	return 0
 }
