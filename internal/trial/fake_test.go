@@ -293,10 +293,11 @@ func runFake(t *testing.T, name, words string) (f trial.Film, err error) {
 	program, socket := fakeQEMU(t, name)
 	m := trial.Machine{
 		QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: "tcg",
-		Limit: 10 * time.Minute,
+		Limit: 10 * time.Minute, Settle: time.Second,
 	}
 	patiently(name, func(patience time.Duration) bool {
-		f, err = m.Run(t.Context(), trial.Watch{Settle: time.Second, Patience: patience})
+		m.Patience = patience
+		f, err = m.Run(t.Context())
 		require.False(t, running(t, program))
 		return strings.Contains(fmt.Sprint(err, f.Note), words)
 	})
@@ -355,8 +356,10 @@ func tried(t *testing.T, name, accel string) (p *trial.Pair, said []string, err 
 	patiently(name, func(patience time.Duration) bool {
 		said = nil
 		p = &trial.Pair{
-			Machine: trial.Machine{QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: accel},
-			Watch:   trial.Watch{Patience: patience}, Seconds: 20, Settle: 1, Source: socket,
+			Machine: trial.Machine{
+				QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: accel, Patience: patience,
+			},
+			Seconds: 20, Settle: 1, Source: socket,
 			Say: func(text string) { said = append(said, text) },
 		}
 		err = p.Run(t.Context(), io.Discard)
@@ -421,9 +424,10 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	program, socket := fakeQEMU(t, "fake-plain")
 	ctx, cancel := context.WithCancel(t.Context())
 	m := trial.Machine{QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: "tcg"}
+	m.Settle = time.Hour
 	ended := make(chan error)
 	go func() {
-		_, err := m.Run(ctx, trial.Watch{Settle: time.Hour})
+		_, err := m.Run(ctx)
 		ended <- err
 	}()
 	disktest.WaitFor(t, "the guest", func() bool { return running(t, program) })
@@ -443,7 +447,7 @@ func TestFolderThatIsNotGiven(t *testing.T) {
 		os.Chmod(filepath.Dir(filepath.Dir(folder)), 0o755)))
 	t.Setenv("TMPDIR", folder)
 	m := trial.Machine{QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: "tcg"}
-	_, err := m.Run(t.Context(), trial.Watch{})
+	_, err := m.Run(t.Context())
 	require.ErrorIs(t, err, syscall.EPERM)
 	require.False(t, running(t, program))
 }
@@ -501,10 +505,11 @@ func run(t testing.TB, m trial.Machine) trial.Film {
 	t.Helper()
 	m.QEMU = disktest.Tool(t, "qemu-system-x86_64")
 	m.Accel, m.Memory, m.Clock = "tcg", 64, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	m.Settle = time.Second / 2
 	if m.Firmware == "" {
 		m.Firmware = trial.BIOS
 	}
-	f, err := m.Run(context.Background(), trial.Watch{Settle: time.Second / 2})
+	f, err := m.Run(context.Background())
 	require.NoError(t, err)
 	return f
 }

@@ -35,6 +35,8 @@ type Machine struct {
 	SectorSize int64         // of the disk; 0 means the default
 	Clock      time.Time     // clock of the machine at the start
 	Limit      time.Duration // of the run
+	Settle     time.Duration // time without changes after which a screen has settled; 0 means the default
+	Patience   time.Duration // for an answer of QEMU; 0 means the default
 }
 
 // Firmware of a machine.
@@ -219,14 +221,6 @@ var Firmwares = []string{Auto, BIOS, UEFI}
 // BusChoices returns the choices of a controller.
 func BusChoices() []string { return append([]string{Auto}, Buses()...) }
 
-// Result returns the comparison of the runs.
-func (t *Pair) Result(h report.Head) *Boot {
-	return newBoot(h, t.Source, machineReport{
-		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
-		Seconds: t.Seconds,
-	}, t.plan.Moved, &t.Before, t.After, t.moves()...)
-}
-
 // Types of partitions. Spec: UEFI 2.10, 5.3.3 and 5.2.2; GRUB manual, "BIOS installation".
 const (
 	typeESP      = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
@@ -283,7 +277,6 @@ func firmwareOf(d *report.Disk) string {
 // Pair is a trial: a machine that starts the disk as it is and then the aligned disk.
 type Pair struct {
 	Machine Machine
-	Watch   Watch
 	Seconds int      // of a run
 	Settle  int      // time without changes that ends a run, in seconds
 	Reading []string // flags for reading SOURCE
@@ -338,7 +331,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return &self.Error{Exit: exit, Code: "internal", Message: "trueup plan gave no reason"}
 	}
 	t.Machine.fit(t.plan.Result)
-	t.Machine.Limit, t.Watch.Settle = time.Duration(t.Seconds)*time.Second, time.Duration(t.Settle)*time.Second
+	t.Machine.Limit, t.Machine.Settle = time.Duration(t.Seconds)*time.Second, time.Duration(t.Settle)*time.Second
 	if err := t.Machine.Ready(); err != nil {
 		return err
 	}
@@ -383,7 +376,7 @@ func (t *Pair) film(ctx context.Context, m Machine, disk string, s *self.Server)
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, limit %d s", name, m.Firmware, m.Bus, t.Seconds))
-	f, err = m.Run(ctx, t.Watch)
+	f, err = m.Run(ctx)
 	if own(m.Accel) && ctx.Err() == nil {
 		failed := errors.Is(err, errNoQMP)
 		if failed || err == nil && f.Accel != emulation && (f.Ended == Broken || running(&f) && mute(&f)) {

@@ -55,18 +55,16 @@ type screenReport struct {
 	png []byte
 }
 
-// newBoot returns the report on the films of the source and the aligned view. If after is nil, it compares nothing.
-// moves are the places of the partitions.
-func newBoot(
-	h report.Head, source string, m machineReport, moved int, before, after *Film, moves ...Move,
-) *Boot {
+// Result returns the report on the runs. Without a run of the aligned view, it compares nothing.
+func (t *Pair) Result(h report.Head) *Boot {
 	r := &Boot{
-		Head: h, Source: source, Judgement: Compare(before, after, moves...), Machine: m, Moved: moved,
-		Before: newRun(before),
+		Head: h, Source: t.Source, Judgement: Compare(&t.Before, t.After, t.moves()...), Moved: t.plan.Moved,
+		Machine: machineReport{t.Machine.Firmware, t.Machine.Bus, int64(t.Machine.Memory) << 20, t.Seconds},
+		Before:  newRun(&t.Before),
 	}
-	if after != nil {
-		r.After = newRun(after)
-	} else if !moot(before) {
+	if t.After != nil {
+		r.After = newRun(t.After)
+	} else if !moot(&t.Before) {
 		r.Reason = "nothing is moved, so the source was started once: " + r.Reason
 	}
 	r.Differences = append([]Difference{}, r.Differences...)

@@ -38,13 +38,15 @@ func paintedScreen(t testing.TB, window image.Rectangle) *Film {
 	return f
 }
 
-var (
-	head    = report.Head{Origin: report.Origin{Schema: "trueup/1", Command: "boot"}}
-	machine = machineReport{Firmware: "bios", Bus: "ide", Memory: 512 << 20, Seconds: 120}
-)
+func of(before, after *Film) *Boot { return ofSource("/vm/winxp.vmdk", before, after) }
 
-func of(before, after *Film) *Boot {
-	return newBoot(head, "/vm/winxp.vmdk", machine, 1, before, after)
+func ofSource(source string, before, after *Film) *Boot {
+	t := Pair{
+		Machine: Machine{Firmware: "bios", Bus: "ide", Memory: 512}, Seconds: 120, Source: source,
+		plan:   report.Plan{Changes: report.Changes{Moved: 1}, BIOS: &report.Geometries{}},
+		Before: *before, After: after,
+	}
+	return t.Result(report.Head{Origin: report.Origin{Schema: "trueup/1", Command: "boot"}})
 }
 
 // samples are reports of all verdicts.
@@ -188,7 +190,7 @@ func TestHostileGuest(t *testing.T) {
 		for n := range f.Frames {
 			f.Frames[n].Text = append(f.Frames[n].Text, text)
 		}
-		r := newBoot(head, text, machine, 1, recorded(t, "grub2"), f)
+		r := ofSource(text, recorded(t, "grub2"), f)
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
 		require.True(t, utf8.ValidString(b.String()))

@@ -92,15 +92,9 @@ const (
 	leastShare    = 10 // a busy host stretches a run by this factor at most
 )
 
-// Watch configures a recording. The zero value means the defaults.
-type Watch struct {
-	Settle   time.Duration // time without changes after which a screen has settled
-	Patience time.Duration // for an answer of QEMU
-}
-
 // recorder records a film of a machine.
 type recorder struct {
-	watch   Watch
+	settle  time.Duration
 	machine *process
 	monitor *QMP
 	limit   time.Duration
@@ -130,16 +124,16 @@ type recorder struct {
 }
 
 // Run starts the machine and returns its film after it settled, ended or ran out of time.
-func (m Machine) Run(ctx context.Context, w Watch) (Film, error) {
-	p, err := m.start(ctx, cmp.Or(w.Patience, callLimit))
+func (m Machine) Run(ctx context.Context) (Film, error) {
+	p, err := m.start(ctx, cmp.Or(m.Patience, callLimit))
 	if err != nil {
 		return Film{}, err
 	}
 	defer p.end()
 	r := &recorder{
-		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), choice: own(m.Accel),
+		settle: cmp.Or(m.Settle, DefaultSettle), machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit),
+		choice: own(m.Accel),
 	}
-	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.Event = r.event
 	err = r.record(ctx)
 	if ctx.Err() != nil {
@@ -441,12 +435,12 @@ func (r *recorder) rested(now time.Time) {
 // may be busy.
 func (r *recorder) settled(now time.Time) bool {
 	rest := now.Sub(r.changed)
-	if rest < r.watch.Settle {
+	if rest < r.settle {
 		return false
 	}
 	if r.halted > r.looks*3/4 {
 		// On a busy host looks are slow, and an idle guest may be waiting for its disk.
-		looks := int(r.watch.Settle/interval) * 3 / 4
+		looks := int(r.settle/interval) * 3 / 4
 		if r.trickle {
 			looks *= busyFactor
 		}
@@ -454,9 +448,9 @@ func (r *recorder) settled(now time.Time) bool {
 	}
 	did, known := r.machine.work()
 	if !known || !r.worked {
-		return rest >= unknownFactor*r.watch.Settle
+		return rest >= unknownFactor*r.settle
 	}
-	return did-r.work >= busyFactor*r.watch.Settle
+	return did-r.work >= busyFactor*r.settle
 }
 
 // halves keeps the first and the last bytes of a stream.
