@@ -44,8 +44,7 @@ func (c Change) Worse() bool { return c.Now > c.Aligned }
 
 // Impact is the cost of the start of one partition on one storage.
 type Impact struct {
-	Partition int
-	Storage   Storage
+	Storage Storage
 	// Data is the byte of the disk at which the blocks of the volume begin, or of a file that the storage sees shifted.
 	Data    int64
 	Block   int64 // of the volume; bytes
@@ -58,8 +57,7 @@ type Impact struct {
 func ImpactOf(p boot.Partition, s Storage) Impact {
 	at, o := data(p)
 	i := Impact{
-		Partition: p.Number, Storage: s, Data: at, inside: o.inside, Block: o.v.BlockSize,
-		word: identify.Traits(o.v.Kind).Unit,
+		Storage: s, Data: at, inside: o.inside, Block: o.v.BlockSize, word: identify.Traits(o.v.Kind).Unit,
 	}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
