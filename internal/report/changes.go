@@ -32,7 +32,7 @@ func (t *Text) Plan(r *Plan) {
 		t.printf("\nFree space (--skip-free), which becomes zeros:\n")
 		t.Say("free space", r.FreeSpace)
 	}
-	t.measured(r.Measured)
+	t.Say("measured", r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
 	if r.same() && !finds(r.Findings, align.CodeUnshifted) {
@@ -133,7 +133,7 @@ func (t *Text) Align(r *Align) {
 		return
 	}
 	d := r.Disks[0]
-	t.notes(slices.Concat(d.Findings, r.Findings))
+	t.Say("notes", slices.Concat(d.Findings, r.Findings))
 	if t.Say("aligned", r); !r.Written {
 		return
 	}

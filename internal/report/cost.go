@@ -315,13 +315,6 @@ func (r *Plan) Benchmark(b *measured.Result) {
 	}
 }
 
-// measured prints the measured gains.
-func (t *Text) measured(m *Measured) {
-	if m != nil && len(m.Partitions)+len(m.other)+len(m.unlike) > 0 {
-		t.Say("measured", m)
-	}
-}
-
 // said returns the texts about the measured gains. Partitions share them.
 func (m *Measured) said() []Shared {
 	var c Costs

@@ -138,10 +138,7 @@ func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 }
 
 // Serve prints the address of a served disk, and how to read it.
-func (t *Text) Serve(r *Serve) {
-	t.notes(r.Findings)
-	t.Say("serve", r)
-}
+func (t *Text) Serve(r *Serve) { t.Say("serve", r) }
 
 // Unfinished is the result of undo, resume or finish on an unfinished run.
 type Unfinished struct {
@@ -164,7 +161,4 @@ func NewUnfinished(h Head, w journal.Work, d journal.Done) *Unfinished {
 }
 
 // Unfinished prints the result of undo, resume or finish.
-func (t *Text) Unfinished(r *Unfinished) {
-	t.notes(r.Findings)
-	t.Say("unfinished", r)
-}
+func (t *Text) Unfinished(r *Unfinished) { t.Say("unfinished", r) }

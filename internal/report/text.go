@@ -204,7 +204,7 @@ func (t *Text) Inspect(r *Inspect) {
 	if r.Fragmentation != nil {
 		t.Say("fragments", r)
 	}
-	t.measured(r.Measured)
+	t.Say("measured", r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
 	if r.Verdict.Off() && r.Advice.Action != align.Repair && r.Advice.Gainful() {
@@ -393,13 +393,6 @@ func (t *Text) findings(fs []align.Finding) {
 		t.printf("\n")
 	}
 	t.Say("findings", fs)
-}
-
-// notes prints findings before a result, and an empty line after them.
-func (t *Text) notes(fs []align.Finding) {
-	if t.Say("findings", fs); len(fs) > 0 {
-		t.printf("\n")
-	}
 }
 
 // Usage describes the storage of a disk in its image.
