@@ -254,7 +254,7 @@ var layouts embed.FS
 func parsed(name string) func() *template.Template {
 	return sync.OnceValue(func() *template.Template {
 		return template.Must(template.New(name).Funcs(functions).Funcs(layoutFunctions).
-			ParseFS(layouts, "templates/"+name))
+			ParseFS(layouts, "templates/shared.tmpl", "templates/"+name))
 	})
 }
 
@@ -278,15 +278,8 @@ func builtIn(name string) func(w io.Writer, data any) error {
 var layoutFunctions = template.FuncMap{
 	"add":   func(a, b int) int { return a + b },
 	"bytes": units.Format, "cdata": func(s string) string { return strings.ReplaceAll(s, "]]>", "]]]]><![CDATA[>") },
-	"copied": copiedText, "counted": counted, "escape": report.Escape, "images": images, "isolation": isolationWords,
-	"links": linksText, "merged": (*Merged).text, "moment": moment,
-	"number": func(n int) string { return thousands(int64(n)) }, "others": (*Summary).othersText, "safe": safe,
-	"seconds": report.Seconds,
-	"stays": func(n int) string {
-		return counted(n, "image is off the boundary and stays: a move would put its data worse.",
-			"images are off the boundary and stay: a move would put their data worse.")
-	},
-	"sums":  func(l LabelSum) string { return l.text() },
+	"counted": counted, "escape": report.Escape, "images": images, "isolation": isolationWords, "moment": moment,
+	"number": func(n int) string { return thousands(int64(n)) }, "safe": safe, "seconds": report.Seconds,
 	"plain": units.Counted[int], "message": report.SafeMessage,
 	"red": report.Painted(report.Red), "cyan": report.Painted(report.Cyan), "green": report.Painted(report.Green),
 	"bash": func() bool { return shell.ForBash(runtime.GOOS) },

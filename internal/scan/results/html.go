@@ -16,6 +16,9 @@ import (
 	"github.com/trueup/trueup/internal/report/pages"
 )
 
+//go:embed templates/shared.tmpl
+var sharedParts string
+
 //go:embed html/report.html.tmpl
 var htmlPage string
 
@@ -34,7 +37,7 @@ var htmlFormat = Format{
 // htmlKind is a page in one file that loads nothing from any server. Its rows are written one at a time. Equal values
 // give equal bytes.
 var htmlKind = pages.New(pages.Source{
-	Body: htmlPage, Style: htmlStyle, Script: htmlScript, Functions: layoutFunctions,
+	Body: sharedParts + htmlPage, Style: htmlStyle, Script: htmlScript, Functions: layoutFunctions,
 })
 
 // safe escapes a text from an image, a file name or the command line.

@@ -1,11 +1,8 @@
 package results
 
 import (
-	"fmt"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Summary holds the sums of a run. It is the last line of its JSON.
@@ -227,23 +224,4 @@ func (l *LabelSum) Add(i *Image) {
 	one.Add(i)
 	l.Images, l.Aligned, l.Below = l.Images+one.Images, l.Aligned+one.Aligned, l.Below+one.Below
 	l.Off, l.Failed, l.Copies = l.Off+one.Misaligned, l.Failed+one.Failed, plus(l.Copies, one.Fix.Copies)
-}
-
-// text returns the sums in words.
-func (l *LabelSum) text() string {
-	return fmt.Sprintf("%s, %s misaligned, %s below the boundary, %s failed, %s to copy", images(l.Images),
-		thousands(int64(l.Off)), thousands(int64(l.Below)), thousands(int64(l.Failed)), units.Format(l.Copies))
-}
-
-// text returns a sentence about the origin of the rows.
-func (m *Merged) text() string {
-	out := "Made of " + units.Counted(m.Scans, "scan") + "."
-	if m.Joined > 0 {
-		out += " Several rows were one image: " + images(m.Joined) + "."
-	}
-	if m.Unknown > 0 && m.Scans > 1 {
-		out += " Nothing identifies " + counted(m.Unknown, "row", "rows") +
-			", so an image that several hosts have seen may count for each."
-	}
-	return out
 }

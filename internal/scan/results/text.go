@@ -521,18 +521,6 @@ func (p *printer) counts(s sentences) {
 	}
 }
 
-// linksText returns a sentence about links that were not followed.
-func linksText(n int) string {
-	return counted(n,
-		"symbolic link was not followed: an image behind it is judged only where its own folder is scanned.",
-		"symbolic links were not followed: images behind them are judged only where their own folders are scanned.")
-}
-
-// othersText returns a note on the images that the report of a shard omits.
-func (s *Summary) othersText() string {
-	return "the other shards have " + images(s.Others) + " more."
-}
-
 // moment formats a time for people. It returns any other text as it is, but escaped.
 func moment(s string) string {
 	t, err := time.Parse(time.RFC3339, s)
@@ -540,12 +528,6 @@ func moment(s string) string {
 		return safe(s)
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
-}
-
-func copiedText(n int) string {
-	return counted(n, "image seems to have its aligned copy beside it: prove it",
-		"images seem to have their aligned copies beside them: prove each") +
-		" with trueup verify, then exchange the two."
 }
 
 func (p *printer) unreadable() {
