@@ -25,7 +25,7 @@ type Result struct {
 const step = 64 << 10
 
 // buffers are shared by all comparisons of a result, because a large table has tens of thousands.
-type buffers struct{ was, is, zero [step]byte }
+type buffers struct{ was, is [step]byte }
 
 func (r *Result) buffers() *buffers {
 	if r.buf == nil {
@@ -38,13 +38,20 @@ func (r *Result) buffers() *buffers {
 type pair struct {
 	from, to disk.Range
 	what     string
+	empty    bool // no range of the source belongs there, so the result must be zero
+}
+
+// vacant returns the pair of a range of the result that must be zero.
+func vacant(off, end int64) pair {
+	r := disk.Range{Off: off, Len: end - off}
+	return pair{r, r, "nothing was to be there", true}
 }
 
 // Unexplained returns the differences between the moved source and the result that no rule explains. Rules explain:
 // table fields of a moved partition, a GPT copy repaired over zeros or its own remains, a reference to a moved place,
 // and the checksum over such a reference. The places of these fields come from the two layouts.
 func (r *Result) Unexplained() ([]Difference, error) {
-	pairs, empty, err := r.pairs()
+	pairs, err := r.pairs()
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +60,8 @@ func (r *Result) Unexplained() ([]Difference, error) {
 		return nil, err
 	}
 	var out []Difference
-	add := func(off int64, was, is []byte, what string) {
+	var what string
+	add := func(off int64, was, is []byte) {
 		for i := 0; i < len(is); {
 			if was[i] == is[i] || rules.has(off+int64(i)) {
 				i++
@@ -72,45 +80,37 @@ func (r *Result) Unexplained() ([]Difference, error) {
 		}
 	}
 	for _, p := range pairs {
-		if err := r.compare(p, named(add, p.what)); err != nil || len(out) > maxDifferences {
-			return out, err
-		}
-	}
-	for _, e := range empty {
-		if err := r.zeros(e, named(add, "nothing was to be there")); err != nil || len(out) > maxDifferences {
+		what = p.what
+		if err := r.compare(p, add); err != nil || len(out) > maxDifferences {
 			return out, err
 		}
 	}
 	return out, nil
 }
 
-// named sets the description of the ranges that add receives.
-func named(add func(off int64, was, is []byte, what string), what string) func(off int64, was, is []byte) {
-	return func(off int64, was, is []byte) { add(off, was, is, what) }
-}
-
 // pairs matches the ranges of the two disks: partitions, boot records, gaps, and the range after the space for
-// partitions. empty holds all other ranges of the result.
-func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
+// partitions. All other ranges of the result follow as empty pairs.
+func (r *Result) pairs() ([]pair, error) {
+	var pairs, empty []pair
 	b, a := r.Before, r.After
 	usable, now := b.Usable(b.Size), b.Usable(a.Size) // the range after it keeps its distance from the end
 	end := min(b.Size-usable, a.Size-now)             // without a trailing partial sector
 	was, is := b.Items(), a.Items()
 	if len(was) != len(is) {
-		return nil, nil, fmt.Errorf("%w: %d partitions and boot records, want %d", ErrDifferent, len(is), len(was))
+		return nil, fmt.Errorf("%w: %d partitions and boot records, want %d", ErrDifferent, len(is), len(was))
 	}
 	behind := pair{
-		disk.Range{Off: usable, Len: end}, disk.Range{Off: now, Len: end}, "behind the space for partitions",
+		disk.Range{Off: usable, Len: end}, disk.Range{Off: now, Len: end}, "behind the space for partitions", false,
 	}
 	if slices.EqualFunc(was, is, func(x, y layout.Item) bool { return x.Range == y.Range }) {
 		all := disk.Range{Len: usable}
-		return []pair{{all, all, "nothing moves"}, behind}, []disk.Range{{Off: usable, Len: now - usable}}, nil
+		return []pair{{all, all, "nothing moves", false}, behind, vacant(usable, now)}, nil
 	}
 	gaps := b.Gaps
 	if gaps == nil {
 		read := *b
 		if err := read.ReadGaps(r.Source); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		gaps = read.Gaps
 	}
@@ -118,34 +118,34 @@ func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
 		if i == 0 {
 			n := was[0].Off
 			if is[0].Off < n {
-				return nil, nil, fmt.Errorf("%w: partition %d starts at byte %d, over data before byte %d",
+				return nil, fmt.Errorf("%w: partition %d starts at byte %d, over data before byte %d",
 					ErrDifferent, is[0].Number, is[0].Off, n)
 			}
-			pairs = append(pairs, pair{disk.Range{Len: n}, disk.Range{Len: n}, "in front of all partitions"})
-			empty = append(empty, disk.Range{Off: n, Len: is[0].Off - n})
+			pairs = append(pairs, pair{disk.Range{Len: n}, disk.Range{Len: n}, "in front of all partitions", false})
+			empty = append(empty, vacant(n, is[0].Off))
 		}
 		if was[i].Kind != is[i].Kind || was[i].Number != is[i].Number || was[i].Len != is[i].Len {
-			return nil, nil, fmt.Errorf("%w: partition %d is at byte %d, the planned place of partition %d",
+			return nil, fmt.Errorf("%w: partition %d is at byte %d, the planned place of partition %d",
 				ErrDifferent,
 				is[i].Number, is[i].Off, was[i].Number)
 		}
-		pairs = append(pairs, pair{was[i].Range, is[i].Range, fmt.Sprintf("partition %d", is[i].Number)})
+		pairs = append(pairs, pair{was[i].Range, is[i].Range, fmt.Sprintf("partition %d", is[i].Number), false})
 		gap := disk.Range{Off: is[i].End(), Len: now - is[i].End()}
 		if i+1 < len(is) {
 			gap.Len = is[i+1].Off - gap.Off
 		}
 		kept, err := r.inGap(gaps[i], gap, is[i].Off-was[i].Off)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		at := gap.Off
 		for _, p := range kept {
-			empty = append(empty, disk.Range{Off: at, Len: p.to.Off - at})
+			empty = append(empty, vacant(at, p.to.Off))
 			at = p.to.End()
 		}
-		pairs, empty = append(pairs, kept...), append(empty, disk.Range{Off: at, Len: gap.End() - at})
+		pairs, empty = append(pairs, kept...), append(empty, vacant(at, gap.End()))
 	}
-	return append(pairs, behind), empty, nil
+	return slices.Concat(pairs, []pair{behind}, empty), nil
 }
 
 // inGap finds the data of a source gap in a gap of the result: at their old place, shifted like the partition before
@@ -158,9 +158,9 @@ func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair,
 		} else if ok {
 			tries = append([]int64{at}, tries...)
 		}
-		last := pair{was.Data, disk.Range{Off: gap.Off, Len: min(n, gap.Len)}, "between partitions"}
+		last := pair{was.Data, disk.Range{Off: gap.Off, Len: min(n, gap.Len)}, "between partitions", false}
 		for _, off := range tries {
-			p := pair{was.Data, disk.Range{Off: off, Len: n}, last.what}
+			p := pair{was.Data, disk.Range{Off: off, Len: n}, last.what, false}
 			if !gap.Contains(p.to) {
 				continue
 			}
@@ -214,9 +214,12 @@ func (r *Result) run(d disk.Disk, off int64) (run disk.Run, based bool, err erro
 // compare calls differs for unequal ranges of a pair. Ranges that both views map to the same place of the base are
 // equal.
 func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error {
-	a, b := r.buffers().was[:], r.buffers().is[:]
+	source, a, b := r.Source, r.buffers().was[:], r.buffers().is[:]
+	if p.empty {
+		source = disk.New(p.from.End(), r.Dest.SectorSize(), disk.Pieces(p.from.End(), nil, nil))
+	}
 	for at := int64(0); at < p.to.Len; {
-		was, based1, err1 := r.run(r.Source, p.from.Off+at)
+		was, based1, err1 := r.run(source, p.from.Off+at)
 		is, based2, err2 := r.run(r.Dest, p.to.Off+at)
 		if err1 != nil || err2 != nil {
 			return cmp.Or(err1, err2)
@@ -225,35 +228,12 @@ func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error 
 		same := based1 && based2 && was.Off == is.Off || was.Src == nil && is.Src == nil
 		if !same {
 			n = min(n, step)
-			if err := cmp.Or(ondisk.ReadFull(r.Source, a[:n], p.from.Off+at),
+			if err := cmp.Or(ondisk.ReadFull(source, a[:n], p.from.Off+at),
 				ondisk.ReadFull(r.Dest, b[:n], p.to.Off+at)); err != nil {
 				return err
 			}
 			if !bytes.Equal(a[:n], b[:n]) {
 				differs(p.to.Off+at, a[:n], b[:n])
-			}
-		}
-		at += n
-	}
-	return nil
-}
-
-// zeros calls differs for ranges of e that are not zero. No range of the source belongs there.
-func (r *Result) zeros(e disk.Range, differs func(off int64, was, is []byte)) error {
-	b, zero := r.buffers().is[:], r.buffers().zero[:]
-	for at := e.Off; at < e.End(); {
-		run, _, err := r.run(r.Dest, at)
-		if err != nil {
-			return err
-		}
-		n := min(run.Len, e.End()-at)
-		if run.Src != nil {
-			n = min(n, int64(len(b)))
-			if err := ondisk.ReadFull(r.Dest, b[:n], at); err != nil {
-				return err
-			}
-			if !bytes.Equal(b[:n], zero[:n]) {
-				differs(at, zero[:n], b[:n])
 			}
 		}
 		at += n
