@@ -162,13 +162,6 @@ func (d Device) holds(found string) error {
 // maxNamed bounds the volumes in the description of a device's content.
 const maxNamed = 8
 
-// Sizes of the edges that must be zero on a blank device. They are the edges that a copy clears first, so a device with
-// a partition there, but without a table, is not blank.
-const (
-	headEdge = 4 * units.MiB
-	tailEdge = units.MiB
-)
-
 // content describes the content of the device. It is empty for a blank device, or one with only an unfinished copy.
 func (d Device) content() (string, error) {
 	img, err := image.Open(d.Node, image.Options{SectorSize: d.Sector})
@@ -225,10 +218,11 @@ func (d Device) contentOf(img *image.Image) (string, error) {
 	return named("%s", volumesOf(l)), nil
 }
 
-// blankEdges reports whether both edges of a disk are zero, from offset from on.
+// blankEdges reports whether both edges of a disk are zero, from offset from on. They are the edges that a copy clears
+// first, so a device with a partition there, but without a table, is not blank.
 func blankEdges(d disk.Disk, from int64) (bool, error) {
-	head := disk.Range{Off: from, Len: headEdge - from}
-	return blankAt(d, head, disk.Range{Off: max(from, d.Size()-tailEdge), Len: tailEdge})
+	head := disk.Range{Off: from, Len: store.Head - from}
+	return blankAt(d, head, disk.Range{Off: max(from, d.Size()-store.Tail), Len: store.Tail})
 }
 
 // samples is the number of pieces that are read besides the edges of a device, and sampleLen their size. Their offsets

@@ -26,9 +26,12 @@ import (
 // byte of data, and written last.
 type edges struct{ head, tail int64 }
 
-// allEdges covers known superblocks and tables. The head has the superblocks of btrfs and ZFS in the first MiB, and of
-// VMFS after it. The tail has the superblocks of ZFS and md, and the backup of a GPT.
-var allEdges = edges{4 * units.MiB, units.MiB}
+// Edges of a device, in bytes. They cover known superblocks and tables. The head has the superblocks of btrfs and ZFS
+// in the first MiB, and of VMFS after it. The tail has the superblocks of ZFS and md, and the backup of a GPT.
+const (
+	Head = 4 * units.MiB
+	Tail = units.MiB
+)
 
 // DeviceOutput is a copy under construction on a device. Until Publish has verified all other bytes, the first sector
 // holds a mark, and the edges hold no table or superblock.
@@ -65,7 +68,7 @@ func (d *Device) Create(o Options) (*DeviceOutput, error) {
 	if err := m.open(); err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	out := newOutput(d.Path, m, d.Size, d.Sector, allEdges)
+	out := newOutput(d.Path, m, d.Size, d.Sector, edges{Head, Tail})
 	out.dir, out.base = dir, base
 	out.reread = func() error { return sys.FromOS(d.file).RereadTable() }
 	return out, nil
@@ -184,18 +187,13 @@ func (o *DeviceOutput) Finish() error {
 
 // Reopen returns the finished disk. It reads data between the edges from the device, bypassing all caches.
 func (o *DeviceOutput) Reopen() (*image.Image, error) {
-	at := o.tailAt()
-	d := disk.New(o.size, o.sector, func(off int64) (disk.Run, error) {
-		switch head := int64(len(o.head)); {
-		case off < head:
-			return disk.Run{Len: head - off, Src: bytesAt(o.head), Off: off}, nil
-		case off >= at:
-			return disk.Run{Len: o.size - off, Src: bytesAt(o.tail), Off: off - at}, nil
-		}
-		return disk.Run{Len: at - off, Src: o.m, Off: off}, nil
-	})
+	whole := disk.New(o.size, o.sector, disk.Whole(o.m, o.size))
+	held := []disk.Patch{{New: o.head}, {Off: o.tailAt(), New: o.tail}}
+	if len(o.tail) == 0 { // the head covers a small device
+		held = held[:1]
+	}
 	out := &image.Image{
-		Image: &driver.Image{Disk: d, Flat: true}, Path: o.path, Format: raw.Format.Name,
+		Image: &driver.Image{Disk: disk.Overlay(whole, held), Flat: true}, Path: o.path, Format: raw.Format.Name,
 		Opened: gate.Opened{Base: o.base},
 	}
 	var err error
@@ -204,11 +202,6 @@ func (o *DeviceOutput) Reopen() (*image.Image, error) {
 	}
 	return out, err
 }
-
-// bytesAt is an io.ReaderAt over memory.
-type bytesAt []byte
-
-func (b bytesAt) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
 // Publish writes the verified edges, and the first sector last. Each is durable and read back before the next one.
 func (o *DeviceOutput) Publish() error {

@@ -13,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -222,6 +224,11 @@ func TestSmallDevices(t *testing.T) {
 		require.NoError(t, err)
 		o := newOutput("device", simulated{f}, size, 4096, simEdges)
 		require.NoError(t, o.Finish())
+		got, err := o.Reopen()
+		require.NoError(t, err)
+		zeros, err := ondisk.AllZero(got.Disk, disk.Range{Len: size})
+		require.NoError(t, err)
+		require.True(t, zeros, "%d", size)
 		require.NoError(t, o.Publish())
 		require.True(t, bytes.Equal(make([]byte, size), f.Bytes()), "%d", size)
 		require.NoError(t, o.Discard())
