@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -18,11 +17,7 @@ import (
 type Again struct {
 	Held   *journal.Held
 	Device Device // nil for a disk in files
-	// Look checks the original and the moved disk before the first sector is written. Its error ends the move.
-	Look  func(old, now disk.Disk) error
-	Force bool // Undo removes the journal of a disk that is no longer in the middle of the move
-	// Forward makes Resume refuse a move that it cannot complete, because success would mean that the disk is moved.
-	Forward bool
+	Force  bool   // Undo removes the journal of a disk that is no longer in the middle of the move
 
 	Options
 
@@ -54,7 +49,6 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, on.Close())
 	}
-	x.look = a.Look
 	return w, x, nil
 }
 
@@ -112,8 +106,8 @@ func (a *Again) files(p *Plan) (medium, error) {
 	return f, nil
 }
 
-// Resume completes the move. If nothing was moved, or the move was undone, it restores the original state, or returns
-// an error if Forward is set.
+// Resume completes the move. It refuses a move of which nothing is left to complete, because success would mean that
+// the disk is moved.
 func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
@@ -122,13 +116,9 @@ func (a *Again) Resume(ctx context.Context) (d journal.Done, err error) {
 	}
 	defer w.disk.Close() // all important data was synced
 	switch x.state() {
-	case before, undone:
-		if !a.Forward {
-			return journal.Done{Text: "nothing was moved, and the disk is unchanged"}, w.back()
-		}
-		if x.state() == undone {
-			return d, a.nothing("the move was undone", "removes the journal")
-		}
+	case undone:
+		return d, a.nothing("the move was undone", "removes the journal")
+	case before:
 		return d, a.nothing("nothing was moved", "removes the journal; then start the move again")
 	case between, behind:
 		if err := w.hideAgain(); err != nil {

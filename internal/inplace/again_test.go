@@ -48,7 +48,7 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 			}
 			require.Positive(t, n, "no call behind the commit")
 			m := committed(t, c, n)
-			m.look = func(old, now disk.Disk) error {
+			m.Look = func(old, now disk.Disk) error {
 				for d, want := range map[disk.Disk][]byte{old: c.old[:c.plan.OldSize], now: c.want[:c.plan.Size]} {
 					got, err := ondisk.Bytes(d, 0, d.Size())
 					require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestResumeBeforeTheMove(t *testing.T) {
 	require.NoError(t, h.Close())
 
 	was := f.disk()
-	err = f.again("resume", func(a *Again) { a.Forward = true })
+	err = f.again("resume", nil)
 	r, ok := errors.AsType[*ondisk.Refusal](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, "unfinished", r.Code)
@@ -196,7 +196,7 @@ func FuzzRecord(f *testing.F) {
 	require.NoError(f, err)
 	require.NoError(f, m.disk.Truncate(m.plan.End))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := open(m.plan, m.disk, fixed(b), Options{})
+		m, err := open(m.plan, m.disk, fixed(b), quiet)
 		if err == nil {
 			require.True(t, m.step >= 0 && m.step <= m.steps, "%+v", m)
 		}

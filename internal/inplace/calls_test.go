@@ -161,6 +161,9 @@ func (f *onFiles) requireGoesOn(
 	if strings.Contains(said, errCommitted.Error()) {
 		said = ask("resume", path)
 	}
+	if strings.Contains(said, "nothing to resume") {
+		said = ask("undo", path)
+	}
 	require.Empty(t, said, at)
 	now = snapshot(t, f.dir)
 	require.True(t, maps.EqualFunc(old, now, bytes.Equal) || maps.EqualFunc(moved, now, bytes.Equal), at)

@@ -127,7 +127,7 @@ func TestInterruptedSteps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := newTrial(simCases(t)[0], faulty{}).open(true)
 	require.NoError(t, err)
-	m.Progress = func(int64) { cancel() }
+	m.Progress = &interrupting{left: 1, cancel: cancel}
 	require.ErrorIs(t, m.finish(ctx), context.Canceled)
 	require.Equal(t, between, m.state())
 	require.Equal(t, int64(1), m.step)
@@ -164,11 +164,11 @@ func TestRecordsThatAreRefused(t *testing.T) {
 		require.Error(t, err, why)
 		b, err := json.Marshal(r)
 		require.NoError(t, err)
-		_, err = open(m.plan, m.disk, fixed(append([]byte{byte(r.Phase)}, b...)), Options{})
+		_, err = open(m.plan, m.disk, fixed(append([]byte{byte(r.Phase)}, b...)), quiet)
 		require.Error(t, err, why)
 	}
 	for _, b := range []string{"", "m", "m{"} {
-		_, err := open(m.plan, m.disk, fixed(b), Options{})
+		_, err := open(m.plan, m.disk, fixed(b), quiet)
 		require.ErrorIs(t, err, ondisk.ErrFormat, "%q", b)
 	}
 }

@@ -72,14 +72,11 @@ type record struct {
 
 // begin reports the start of a phase that processes pieces.
 func (o *Options) begin(phase string, pieces []disk.Shift) {
-	if o.Begin == nil {
-		return
-	}
 	total := int64(0)
 	for _, x := range pieces {
 		total += x.Len
 	}
-	o.Begin(phase, total)
+	o.Progress.Begin(phase, total)
 }
 
 // mover carries out a plan.
@@ -97,9 +94,8 @@ type mover struct {
 	step        int64         // number of stretches done
 	recorded    int64         // number of stretches done according to the last record
 	phase       phase
-	marked      bool  // the mark is on the disk
-	journalHalf int64 // half of the area that the last record uses
-	look        func(old, now disk.Disk) error
+	marked      bool     // the mark is on the disk
+	journalHalf int64    // half of the area that the last record uses
 	verified    bool     // this run has compared all pieces at their new places
 	forceWrite  bool     // write the next stretch even if its target seems to have it: set after an interruption
 	next        *fetched // the next stretch, if it was read already
@@ -110,8 +106,10 @@ type mover struct {
 type Options struct {
 	Looped   map[sys.ID]string // maps files to the loop devices that they back
 	Jobs     int
-	Begin    func(phase string, total int64) // called with a phase of diskcopy and its bytes; may be nil
-	Progress func(bytes int64)               // called with bytes done in the phase; may be nil
+	Progress diskcopy.Progress
+	// Look checks the original and the moved disk before the first sector is written. Its error ends the move. It may
+	// be nil.
+	Look func(old, now disk.Disk) error
 }
 
 // open reads the progress of a move, and completes the stretch that was being written. First it makes the last writes
@@ -378,8 +376,8 @@ func (m *mover) finalize(ctx context.Context) error {
 	if err := m.check(ctx); err != nil {
 		return err
 	}
-	if m.look != nil {
-		if err := m.look(p.old(m.disk), p.result(m.disk)); err != nil {
+	if m.Look != nil {
+		if err := m.Look(p.old(m.disk), p.result(m.disk)); err != nil {
 			return err
 		}
 	}

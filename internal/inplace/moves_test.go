@@ -94,19 +94,36 @@ func (f *onFiles) begin(stretches int) error {
 	defer img.Close()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
-	copies, n := false, 0
 	m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{
-		Jobs:  1,
-		Begin: func(phase string, _ int64) { copies = phase == diskcopy.PhaseCopy },
-		Progress: func(int64) {
-			if copies {
-				if n++; n == stretches {
-					cancel()
-				}
-			}
-		},
+		Jobs: 1, Progress: &interrupting{left: stretches, cancel: cancel},
 	}}
 	return m.Run(ctx)
+}
+
+// quiet are options of a move without progress.
+var quiet = Options{Jobs: 1, Progress: diskcopy.Unwatched{}}
+
+// interrupting interrupts a move after some stretches. It cancels in a phase too, if that has a name.
+type interrupting struct {
+	left   int
+	copies bool
+	at     string
+	cancel func()
+}
+
+func (p *interrupting) Begin(phase string, _ int64) {
+	p.copies = phase == diskcopy.PhaseCopy
+	if phase == p.at {
+		p.cancel()
+	}
+}
+
+func (p *interrupting) Add(int64) {
+	if p.copies {
+		if p.left--; p.left == 0 {
+			p.cancel()
+		}
+	}
 }
 
 // middle leaves the disk in the middle of the move.
@@ -128,7 +145,7 @@ func (f *onFiles) again(command string, change func(a *Again)) error {
 		return err
 	}
 	defer h.Close()
-	a := &Again{Held: h, Options: Options{Jobs: 1}}
+	a := &Again{Held: h, Options: quiet}
 	if change != nil {
 		change(a)
 	}
@@ -346,7 +363,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 			f.put("vm.img", append(bytes.Clone(f.old), make([]byte, sector)...))
 		}, "changed"},
 		"written while it is read": {func(f *onFiles, m *Move) {
-			m.Begin = func(string, int64) { f.put("vm.img", f.old) }
+			m.Progress = &interrupting{at: diskcopy.PhaseDigest, cancel: func() { f.put("vm.img", f.old) }}
 		}, "changed"},
 		"a second name": {func(f *onFiles, m *Move) {
 			m.Image.Handles[0].Info.Links = 2
@@ -356,7 +373,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		}, "trade places"},
 		"interrupted": {func(f *onFiles, m *Move) {
 			ctx, cancel := context.WithCancel(f.t.Context())
-			m.Begin = func(string, int64) { cancel() }
+			m.Progress = &interrupting{at: diskcopy.PhaseDigest, cancel: cancel}
 			f.ctx = ctx
 		}, "context canceled"},
 		"an open move": {func(f *onFiles, _ *Move) {
@@ -378,7 +395,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		img, err := image.Open(f.path, image.Options{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = img.Close() }) // otherwise Windows could not remove its folder
-		m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{Jobs: 1}}
+		m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: quiet}
 		f.ctx = t.Context()
 		c.change(f, m)
 		before := f.disk()

@@ -182,7 +182,7 @@ func (p *Plan) sector() int64 { return cmp.Or(p.Sector, units.SectorSize) }
 func (p *Plan) sums(ctx context.Context, d disk.Disk, ranges []disk.Range, o Options) ([]diskcopy.Sum, error) {
 	out := make([]diskcopy.Sum, 0, len(ranges))
 	for _, r := range ranges {
-		of := diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress}
+		of := diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress.Add}
 		sum, err := diskcopy.Stored(ctx, disk.Section(d, r), p.Key, of)
 		if err != nil {
 			return nil, err

@@ -222,7 +222,7 @@ func (x *trial) open(begin bool) (*mover, error) {
 	var err error
 	if begin {
 		if p, err = NewPlan(context.Background(), x.c.plan, d, sector, int64(len(x.c.old)), x.c.newTail,
-			Options{Jobs: 1}); err != nil {
+			quiet); err != nil {
 			return nil, err
 		}
 		p.ID, p.Chunk, p.Direct, p.Quick = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector, x.c.quick*sector
@@ -246,9 +246,9 @@ func (x *trial) open(begin bool) (*mover, error) {
 	if x.f.oneHalf {
 		l = oneHalf{j}
 	}
-	m, err := open(p, d, l, Options{Jobs: 1})
+	m, err := open(p, d, l, quiet)
 	if err == nil {
-		m.look, m.flushLimit = x.look, time.Hour
+		m.Look, m.flushLimit = x.look, time.Hour
 		if x.c.slow {
 			m.flushLimit = -1
 		}

@@ -163,9 +163,7 @@ func (m *mover) one(ctx context.Context, back bool) error {
 	if err != nil {
 		return err
 	}
-	if m.Progress != nil {
-		m.Progress(x.Len)
-	}
+	m.Progress.Add(x.Len)
 	after := x.next
 	if back {
 		after++

@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"unicode/utf8"
 
-	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -39,9 +39,7 @@ type Move struct {
 	Device  Device
 	Journal string // absolute path; by default beside the disk
 	// BIOS is the geometry that the BIOS must report, or zero if nothing depends on it.
-	BIOS driver.Geometry
-	// Look checks the result before the first sector is written. Its error ends the move.
-	Look  func(old, now disk.Disk) error
+	BIOS  driver.Geometry
 	Moves func() // called before the first byte is written; may be nil
 
 	Options
@@ -220,7 +218,6 @@ func (m *Move) end(ctx context.Context, w *work) error {
 		x, err = open(w.plan, w.disk, w, m.Options)
 	}
 	if err == nil {
-		x.look = m.Look
 		err = x.finish(ctx)
 	}
 	switch {
@@ -397,7 +394,7 @@ func (w *work) complete() error { return w.showAndRemove(w.plan.Text) }
 // back ends a move in which nothing has moved, or everything is undone: it restores the old disk, and removes the
 // journal.
 func (w *work) back() error {
-	x, err := open(w.plan, w.disk, w, Options{})
+	x, err := open(w.plan, w.disk, w, Options{Progress: diskcopy.Unwatched{}})
 	if err == nil {
 		err = x.undo(context.Background())
 	}

@@ -88,9 +88,10 @@ func (m *onDeviceMove) begin(look func(disk.Disk, disk.Disk) error) error {
 	img, err := image.Open(m.img, image.Options{})
 	require.NoError(m.t, err)
 	defer img.Close()
+	o := quiet
+	o.Look = look
 	return (&Move{
-		Image: img, Plan: m.c.plan, Path: m.img, Device: m.dev, Journal: m.journal, Look: look,
-		Options: Options{Jobs: 1},
+		Image: img, Plan: m.c.plan, Path: m.img, Device: m.dev, Journal: m.journal, Options: o,
 	}).Run(m.t.Context())
 }
 
@@ -107,7 +108,7 @@ func (m *onDeviceMove) again(do func(a *Again) error) error {
 	h, err := journal.Hold(m.img, m.journal)
 	require.NoError(m.t, err)
 	defer h.Close()
-	return do(&Again{Held: h, Device: m.dev, Options: Options{Jobs: 1}})
+	return do(&Again{Held: h, Device: m.dev, Options: quiet})
 }
 
 func (m *onDeviceMove) resume(a *Again) error {
@@ -213,7 +214,11 @@ func TestDevicesThatBreak(t *testing.T) {
 	require.ErrorIs(t, err, ErrMiddle)
 	require.ErrorContains(t, err, "could not be reversed")
 	m.dev.broken = false
-	require.NoError(t, m.again(m.resume))
+	require.ErrorContains(t, m.again(m.resume), "nothing to resume")
+	require.NoError(t, m.again(func(a *Again) error {
+		_, err := a.Undo(t.Context())
+		return err
+	}))
 	require.True(t, bytes.Equal(m.c.old, m.dev.Bytes()))
 	require.NoFileExists(t, m.journal)
 }

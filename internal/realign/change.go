@@ -262,9 +262,9 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan, how Move
 	}
 	start := time.Now()
 	m := inplace.Move{
-		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(how.Looped), Moves: how.Moves, Journal: how.Journal,
-		BIOS: s.bios(s.Image.Format),
-		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
+		Image: s.Image, Plan: p, Path: s.Path(), Moves: how.Moves, Journal: how.Journal,
+		BIOS:    s.bios(s.Image.Format),
+		Options: j.inPlace(how.Looped, func(_, now disk.Disk) error { return s.keeps(p, now) }),
 	}
 	if how.Device != nil {
 		if m.Device, err = how.Device.Disk(); err != nil {
@@ -294,13 +294,13 @@ func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
 	return verify.Promise(p, s.Layout, after)
 }
 
-func (j *Job) inPlace(looped Loops) inplace.Options {
-	return inplace.Options{Jobs: j.Jobs, Begin: j.watch().Begin, Progress: j.watch().Add, Looped: looped}
+func (j *Job) inPlace(looped Loops, look func(old, now disk.Disk) error) inplace.Options {
+	return inplace.Options{Jobs: j.Jobs, Progress: j.watch(), Looped: looped, Look: look}
 }
 
 // goOnInPlace completes or undoes an interrupted move.
 func (j *Job) goOnInPlace(ctx context.Context, h *journal.Held, g GoOn) (journal.Done, error) {
-	a := inplace.Again{Held: h, Look: promised, Force: g.Force, Forward: true, Options: j.inPlace(g.Looped)}
+	a := inplace.Again{Held: h, Force: g.Force, Options: j.inPlace(g.Looped, promised)}
 	if g.Device != nil {
 		var err error
 		if a.Device, err = g.Device.Disk(); err != nil {
