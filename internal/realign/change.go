@@ -48,28 +48,26 @@ type Replace struct {
 	Looped Loops // files behind loop devices are refused
 }
 
-func (r Replace) write(
-	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
-) (w Written, err error) {
-	x := &replacing{}
-	if err = apart(s.Image.Looped(r.Looped)); err == nil {
-		x.from, err = exchange.New(s.Image)
+func (r Replace) write(ctx context.Context, j *Job, x planned) (w Written, err error) {
+	to := &replacing{}
+	if err = apart(x.Image.Looped(r.Looped)); err == nil {
+		to.from, err = exchange.New(x.Image)
 	}
 	if err != nil {
 		return w, err
 	}
-	options := s.options(p, "")
+	options := x.options(x.plan, "")
 	options.Swap = true
-	w, err = j.put(ctx, s, p, view, nil, func() (output, target, error) {
-		o, err := store.Create(s.Path(), p.Size, s.Image, options)
+	w, err = j.put(ctx, x, func() (output, target, error) {
+		o, err := store.Create(x.Path(), x.plan.Size, x.Image, options)
 		if err != nil {
 			return nil, nil, err
 		}
-		return x, o, x.prepare(o)
+		return to, o, to.prepare(o)
 	})
 	if err == nil {
-		x.enter(&w)
-		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", undoes))
+		to.enter(&w)
+		w.Notes = slices.Concat(w.Notes, outside(x.plan), x.elsewhere("exchange", undoes))
 	}
 	return w, err
 }
@@ -104,22 +102,20 @@ type By struct {
 	Writers Writers // programs with files open for writing
 }
 
-func (b By) write(
-	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
-) (w Written, err error) {
-	from, err := exchange.New(s.Image)
+func (b By) write(ctx context.Context, j *Job, x planned) (w Written, err error) {
+	from, err := exchange.New(x.Image)
 	if err != nil {
 		return w, err
 	}
-	by, err := Open(b.Copy, Reading{Format: s.reading.Format, Like: s.Image.Disk.SectorSize()})
+	by, err := Open(b.Copy, Reading{Format: x.reading.Format, Like: x.Image.Disk.SectorSize()})
 	if err != nil {
 		return w, err
 	}
 	defer by.Close()
-	if err := cmp.Or(apart(s.Image.Looped(b.Looped)), apart(by.Image.Looped(b.Looped))); err != nil {
+	if err := cmp.Or(apart(x.Image.Looped(b.Looped)), apart(by.Image.Looped(b.Looped))); err != nil {
 		return w, err
 	}
-	allowed, err := s.reading.Options()
+	allowed, err := x.reading.Options()
 	if err != nil {
 		return w, err
 	}
@@ -128,9 +124,9 @@ func (b By) write(
 		return w, err
 	}
 	defer func() { err = errors.Join(err, c.Discard()) }()
-	err = j.proved(ctx, s, p, view, by)
+	err = j.proved(ctx, x, by)
 	if err == nil {
-		err = cmp.Or(s.unchanged(), by.unchanged(), ctx.Err())
+		err = cmp.Or(x.unchanged(), by.unchanged(), ctx.Err())
 	}
 	if err == nil {
 		err = c.Begin()
@@ -145,35 +141,35 @@ func (b By) write(
 	if err != nil {
 		return w, err
 	}
-	w.Notes = slices.Concat(w.Replaced.Notes, outside(p), s.elsewhere("exchange", undoes))
+	w.Notes = slices.Concat(w.Replaced.Notes, outside(x.plan), x.elsewhere("exchange", undoes))
 	return w, nil
 }
 
-// proved refuses a copy that does not match the plan for s. It checks the size, the structures and all fields that the
+// proved refuses a copy that does not match its plan. It checks the size, the structures and all fields that the
 // plan changes, and every byte with Full.
-func (j *Job) proved(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, by *Source) error {
+func (j *Job) proved(ctx context.Context, x planned, by *Source) error {
 	if err := Broken(align.Relevant(by.Damage, nil)); err != nil {
 		return err
 	}
 	got := by.Image.Disk
-	err := cmp.Or(intact(by.Image), verify.Promise(p, s.Layout, by.Layout))
-	if err == nil && got.Size() != view.Size() {
-		err = fmt.Errorf("%w: it has %d bytes, want %d", verify.ErrDifferent, got.Size(), view.Size())
+	err := cmp.Or(intact(by.Image), verify.Promise(x.plan, x.Layout, by.Layout))
+	if err == nil && got.Size() != x.view.Size() {
+		err = fmt.Errorf("%w: it has %d bytes, want %d", verify.ErrDifferent, got.Size(), x.view.Size())
 	}
 	var diffs []Difference
 	switch {
 	case err != nil:
 	case j.Full:
-		diffs, err = j.same(ctx, view, got)
+		diffs, err = j.same(ctx, x.view, got)
 	default:
-		diffs, err = unpatched(p, got)
+		diffs, err = unpatched(x.plan, got)
 	}
 	if len(diffs) > 0 {
 		err = fmt.Errorf("%w: %s", verify.ErrDifferent, diffs[0].Text)
 	}
 	if errors.Is(err, verify.ErrDifferent) {
 		return &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), s.Path(),
+			Code: "changed", Reason: fmt.Sprintf("COPY %s is not what these flags make of %s: %v", by.Path(), x.Path(),
 				err),
 			Remedy: "give the flags that it was written with, or write the copy again",
 		}

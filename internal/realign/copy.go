@@ -381,18 +381,16 @@ func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 // prove verifies the result: its structures always, and every byte with Full. want is the digest of the written bytes;
 // without it, prove reads the view again. It always rereads a source that cannot show changes, and then uses the digest
 // to find out whether the source or the copy changed.
-func (j *Job) prove(
-	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image, want *diskcopy.Sum,
-) error {
-	after, err := layout.Read(got.Disk, s.geometry())
+func (j *Job) prove(ctx context.Context, x planned, got *image.Image, want *diskcopy.Sum) error {
+	after, err := layout.Read(got.Disk, x.geometry())
 	if err != nil {
 		return readBack(err)
 	}
-	if err := verify.Promise(p, s.Layout, after); err != nil || !j.Full {
+	if err := verify.Promise(x.plan, x.Layout, after); err != nil || !j.Full {
 		return err
 	}
 	copied := got.Disk
-	if want != nil && copied.Size() == view.Size() && !s.readAgain() {
+	if want != nil && copied.Size() == x.view.Size() && !x.readAgain() {
 		sum, err := j.digest(ctx, copied)
 		if err != nil {
 			return err
@@ -401,9 +399,9 @@ func (j *Job) prove(
 			return nil
 		}
 	}
-	diffs, err := j.same(ctx, view, copied) // finds the byte
-	if err == nil && want != nil && s.readAgain() {
-		return j.blame(ctx, s, copied, *want, diffs)
+	diffs, err := j.same(ctx, x.view, copied) // finds the byte
+	if err == nil && want != nil && x.readAgain() {
+		return j.blame(ctx, x.Source, copied, *want, diffs)
 	}
 	switch {
 	case err != nil:

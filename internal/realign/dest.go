@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
@@ -25,7 +26,7 @@ import (
 
 // Dest is the destination of a disk's copy: a File, a View, a Device, a Replace or a By.
 type Dest interface {
-	write(ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk) (Written, error)
+	write(ctx context.Context, j *Job, x planned) (Written, error)
 }
 
 // File is an image with names of its own.
@@ -36,13 +37,11 @@ type File struct {
 	Force     bool   // replace an existing file
 }
 
-func (f File) write(
-	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
-) (Written, error) {
-	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
-		options := s.options(p, f.Format)
+func (f File) write(ctx context.Context, j *Job, x planned) (Written, error) {
+	return j.put(ctx, x, func() (output, target, error) {
+		options := x.options(x.plan, f.Format)
 		options.Subformat, options.Force, options.Offset = f.Subformat, f.Force, j.Offset
-		o, err := store.Create(f.Path, p.Size, s.Image, options)
+		o, err := store.Create(f.Path, x.plan.Size, x.Image, options)
 		return o, o, err
 	})
 }
@@ -54,17 +53,14 @@ type View struct {
 	Force bool // replace an existing file
 }
 
-func (v View) write(
-	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
-) (w Written, err error) {
-	options := s.options(p, "vmdk")
+func (v View) write(ctx context.Context, j *Job, x planned) (w Written, err error) {
+	options := x.options(x.plan, "vmdk")
 	options.Subformat, options.Force = "twoGbMaxExtentFlat", v.Force
-	var own disk.Disk
-	if options.Over, own, err = s.lent(p, view); err != nil {
+	if options.Over, x.own, err = x.lent(x.plan, x.view); err != nil {
 		return w, err
 	}
-	w, err = j.put(ctx, s, p, view, own, func() (output, target, error) {
-		o, err := store.Create(v.Path, p.Size, s.Image, options)
+	w, err = j.put(ctx, x, func() (output, target, error) {
+		o, err := store.Create(v.Path, x.plan.Size, x.Image, options)
 		return o, o, err
 	})
 	if err == nil {
@@ -93,13 +89,11 @@ func IsDevice(path string) bool {
 	return err == nil && st.Mode.Type() == fs.ModeDevice
 }
 
-func (d Device) write(
-	ctx context.Context, j *Job, s *Source, p *plan.Plan, view disk.Disk,
-) (Written, error) {
-	return j.put(ctx, s, p, view, nil, func() (output, target, error) {
-		to := deviceAt{disk: disk.Range{Off: j.Offset, Len: p.Size}}
+func (d Device) write(ctx context.Context, j *Job, x planned) (Written, error) {
+	return j.put(ctx, x, func() (output, target, error) {
+		to := deviceAt{disk: disk.Range{Off: j.Offset, Len: x.plan.Size}}
 		var err error
-		to.DeviceOutput, err = d.create(ctx, s, to.disk.End())
+		to.DeviceOutput, err = d.create(ctx, x.Source, to.disk.End())
 		return to, to, err
 	})
 }
@@ -451,35 +445,36 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	}}
 }
 
-// Served is a planned disk that is read by clients without a copy.
+// Served is a planned disk whose source is held.
 type Served struct {
 	Disk disk.Disk
 
-	source  *Source
+	of      planned
+	began   time.Time // when the planned disk was checked
 	release func()
 }
 
-// Serve checks the planned disk like Job.Write, and holds the source until Close.
+// Serve checks the planned disk, and holds the source until Close.
 func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
-	view, err := s.View(p)
+	x, err := s.planned(p)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
+	began := time.Now()
 	release, err := s.Image.Hold()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	v := &Served{view, s, release}
 	if err := s.Image.CheckDigests(ctx); err != nil {
-		v.Close()
+		release()
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	return v, nil
+	return &Served{x.view, x, began, release}, nil
 }
 
 // Fit returns an error if the source has changed since it was opened: clients may have read a mixture of both states.
 func (v *Served) Fit() error {
-	if err := v.source.unchanged(); err != nil {
+	if err := v.of.unchanged(); err != nil {
 		return fmt.Errorf("%w; data that clients have read since then may be wrong", err)
 	}
 	return nil

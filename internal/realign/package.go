@@ -198,7 +198,7 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 	if err != nil {
 		return err
 	}
-	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, nil, o); err != nil {
+	if d.Copied, err = j.fill(ctx, planned{Source: d.Source, plan: d.Plan, view: d.view}, o); err != nil {
 		return cause(err, d.unchanged)
 	}
 	d.Took = Since(start)

@@ -147,7 +147,8 @@ func TestProof(t *testing.T) {
 	} {
 		got := &image.Image{Image: &driver.Image{Disk: c.got}}
 		for i, digest := range []*diskcopy.Sum{nil, &sum} {
-			err := (&Job{Full: c.full, Jobs: 1}).prove(t.Context(), s, p, view, got, digest)
+			x := planned{Source: s, plan: p, view: view}
+			err := (&Job{Full: c.full, Jobs: 1}).prove(t.Context(), x, got, digest)
 			if c.want == nil {
 				require.NoError(t, err, name)
 				continue
@@ -156,7 +157,8 @@ func TestProof(t *testing.T) {
 			require.ErrorContains(t, err, c.text, name)
 		}
 	}
-	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), s, p, view, &image.Image{Image: &driver.Image{Disk: view}},
+	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), planned{Source: s, plan: p, view: view},
+		&image.Image{Image: &driver.Image{Disk: view}},
 		new(diskcopy.Sum))
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "SOURCE or the copy returned other bytes at a second reading")

@@ -24,7 +24,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
@@ -335,24 +334,35 @@ func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowU
 // View returns the planned disk before a byte of it is written. The disk is read like any other disk, and checked
 // against the plan.
 func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
-	view, _, err := s.result(p)
-	return view, err
+	x, err := s.planned(p)
+	return x.view, err
 }
 
 // Result returns the layout of the planned disk.
 func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
-	_, after, err := s.result(p)
-	return after, err
+	x, err := s.planned(p)
+	return x.after, err
 }
 
-func (s *Source) result(p *plan.Plan) (view disk.Disk, after *layout.Layout, err error) {
+// planned is a disk with its plan, and the planned disk.
+type planned struct {
+	*Source
+
+	plan  *plan.Plan
+	view  disk.Disk
+	own   disk.Disk // the part of view that DEST itself stores; nil for all of it
+	after *layout.Layout
+}
+
+func (s *Source) planned(p *plan.Plan) (x planned, err error) {
 	if s, p, err = s.inSectors(p); err != nil {
-		return nil, nil, err
+		return x, err
 	}
-	if view, after, err = s.promised(p); err != nil {
-		return nil, nil, err
+	x = planned{Source: s, plan: p}
+	if x.view, x.after, err = s.promised(p); err != nil {
+		return x, err
 	}
-	return view, after, settled(view, after, p)
+	return x, settled(x.view, x.after, p)
 }
 
 // promised reads the planned disk and checks it against the plan. If the source has changed since, it returns that
@@ -456,44 +466,28 @@ type Job struct {
 
 // Write writes the planned disk to DEST. DEST is complete or absent, regardless of how the run ends.
 func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan, to Dest) (w Written, err error) {
-	path := s.Path()
-	s, p, err = s.inSectors(p)
+	served, err := s.Serve(ctx, p)
 	if err != nil {
-		return w, fmt.Errorf("%s: %w", path, err)
+		return w, err
 	}
-	view, err := s.View(p)
-	if err != nil {
-		return w, fmt.Errorf("%s: %w", path, err)
-	}
-	start := time.Now()
-	release, err := s.Image.Hold()
-	if err != nil {
-		return w, fmt.Errorf("%s: %w", s.Path(), err)
-	}
-	defer release()
-	if err := s.Image.CheckDigests(ctx); err != nil {
-		return w, fmt.Errorf("%s: %w", s.Path(), err)
-	}
-	w, err = to.write(ctx, j, s, p, view)
-	w.Took = Since(start)
+	defer served.Close()
+	w, err = to.write(ctx, j, served.of)
+	w.Took = Since(served.began)
 	return w, err
 }
 
-// put writes a disk to the DEST that create starts. own is the part of view that DEST itself stores, or nil for all of
-// it.
-func (j *Job) put(
-	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, create func() (output, target, error),
-) (Written, error) {
+// put writes a disk to the DEST that create starts.
+func (j *Job) put(ctx context.Context, x planned, create func() (output, target, error)) (Written, error) {
 	var to target
 	started := func() (o output, err error) {
 		o, to, err = create()
 		return o, err
 	}
-	return j.publish(ctx, started, s.unchanged, func(w *Written) (err error) {
+	return j.publish(ctx, started, x.unchanged, func(w *Written) (err error) {
 		w.Format, w.Subformat = to.Kind()
-		w.Copied, err = j.fill(ctx, s, p, view, own, to)
+		w.Copied, err = j.fill(ctx, x, to)
 		if file, ok := to.(*store.Output); ok {
-			w.Notes = s.geometryNotes(file)
+			w.Notes = x.geometryNotes(file)
 		}
 		return err
 	})
@@ -556,22 +550,20 @@ func (s *Source) unchanged() error {
 	return nil
 }
 
-// fill writes a view, or the part of it that DEST stores. It verifies through a second opening that the image has the
-// bytes of the view, and returns the number of bytes copied, without zeros.
-func (j *Job) fill(
-	ctx context.Context, s *Source, p *plan.Plan, view, own disk.Disk, o target,
-) (copied int64, err error) {
-	stored := cmp.Or(own, view)
-	need, err := j.room(ctx, s, stored, o)
+// fill writes a planned disk, or the part of it that DEST stores. It verifies through a second opening that the image
+// has the bytes of the view, and returns the number of bytes copied, without zeros.
+func (j *Job) fill(ctx context.Context, x planned, o target) (copied int64, err error) {
+	stored := cmp.Or(x.own, x.view)
+	need, err := j.room(ctx, x.Source, stored, o)
 	if err != nil {
 		return 0, err
 	}
 	if err := diskcopy.Begin(ctx, j.watch(), diskcopy.PhaseCopy, o.Unit(), stored); err != nil {
 		return 0, err
 	}
-	j.pass(s, o, need)
+	j.pass(x.Source, o, need)
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.watch().Add, Pack: o.Pack()}
-	if j.Full && own == nil {
+	if j.Full && x.own == nil {
 		work.Sum = new(diskcopy.Sum)
 	}
 	copied, err = diskcopy.Run(ctx, stored, o, work)
@@ -581,10 +573,8 @@ func (j *Job) fill(
 	if err != nil {
 		return copied, full(err, need, o.Free)
 	}
-	s.Image.Forget() // so that the verification reads from the server
-	return copied, j.reread(o, func(got *image.Image) error {
-		return j.prove(ctx, s, p, view, got, work.Sum)
-	})
+	x.Image.Forget() // so that the verification reads from the server
+	return copied, j.reread(o, func(got *image.Image) error { return j.prove(ctx, x, got, work.Sum) })
 }
 
 // ErrUnknown marks a disk with unknown content.

@@ -247,7 +247,7 @@ func TestRoomForUnreadableDisks(t *testing.T) {
 	_, err = (&Job{Jobs: 1}).room(t.Context(), s, huge, o)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	lost := disk.New(units.MiB, sector, func(int64) (disk.Run, error) { return disk.Run{}, disktest.ErrFault })
-	_, err = (&Job{Jobs: 1}).fill(t.Context(), s, mustPlan(t, s), lost, nil, o)
+	_, err = (&Job{Jobs: 1}).fill(t.Context(), planned{Source: s, plan: mustPlan(t, s), view: lost}, o)
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
@@ -288,8 +288,8 @@ func TestProofThatFailsOnce(t *testing.T) {
 	sum, err := j.digest(t.Context(), view)
 	require.NoError(t, err)
 	got := &image.Image{Image: &driver.Image{Disk: failsOnce{view, new(int)}}}
-	require.ErrorIs(t, j.prove(t.Context(), s, p, view, got, &sum), disktest.ErrFault)
-	require.NoError(t, j.prove(t.Context(), s, p, view, got, &sum))
+	require.ErrorIs(t, j.prove(t.Context(), planned{Source: s, plan: p, view: view}, got, &sum), disktest.ErrFault)
+	require.NoError(t, j.prove(t.Context(), planned{Source: s, plan: p, view: view}, got, &sum))
 }
 
 // If the free space of a volume cannot be read, verify returns the error.
