@@ -255,10 +255,7 @@ func (d *folder) exists(n name) (bool, error) {
 }
 
 func failed(verb string, n name, err error) error {
-	if err == nil {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %v: %w", verb, n, err)
+	return ondisk.OutputError(err, "%s %v", verb, n)
 }
 
 // missingError returns the error of a file that has neither of its names.
@@ -345,8 +342,5 @@ func (d *folder) copyAttributes(f *sys.File, like []name) error {
 
 // remove removes a name if it exists.
 func (d *folder) remove(n name) error {
-	if err := d.At.Remove(string(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return failed("remove", n, err)
-	}
-	return nil
+	return failed("remove", n, d.Remove(string(n)))
 }

@@ -263,10 +263,7 @@ func (fs *files) WriteAt(b []byte, off int64) (done int, err error) {
 
 // wrap adds the name of the file to an error.
 func (fs *files) wrap(verb string, i int, err error) error {
-	if err == nil {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, fs.parts[i].Name, gate.PlainError(err))
+	return ondisk.OutputError(gate.PlainError(err), "%s %s", verb, fs.parts[i].Name)
 }
 
 // Extent returns the hole or data at off as reported by the file system.

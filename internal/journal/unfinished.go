@@ -424,10 +424,7 @@ func (h *Held) free() error {
 	if w.Journal == "" {
 		in, name = h.Dir, PathOf(h.Base)
 	}
-	if err := in.At.Remove(name); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "remove %s, which is left of a run that changed nothing: %w", name, err)
-	}
-	return nil
+	return ondisk.OutputError(in.At.Remove(name), "remove %s, which is left of a run that changed nothing", name)
 }
 
 // kept is the file of a journal. It starts write-back of saved bytes early, before they are flushed.
@@ -473,16 +470,16 @@ func (h *Held) Enter(p Phase, more ...byte) error {
 func (h *Held) SyncFolder() error { return syncFolder(h.Dir) }
 
 func syncFolder(d *gate.Folder) error {
-	if err := d.At.Sync(); err != nil && !sys.Unsupported(err) {
-		return ondisk.In(ondisk.ErrOutput, "sync folder: %w", err)
+	if err := d.At.Sync(); !sys.Unsupported(err) {
+		return ondisk.OutputError(err, "sync folder")
 	}
 	return nil
 }
 
 // Remove removes the journal after the work has ended.
 func (h *Held) Remove() error {
-	if err := h.in.At.Remove(h.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", h.name, err)
+	if err := h.in.Remove(h.name); err != nil {
+		return ondisk.OutputError(err, "remove %s", h.name)
 	}
 	return syncFolder(h.in)
 }

@@ -111,6 +111,14 @@ func In(class error, format string, args ...any) error {
 	return &classed{class, fmt.Errorf(format, args...)}
 }
 
+// OutputError returns nil for nil, otherwise err with the class ErrOutput after a text.
+func OutputError(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return In(ErrOutput, "%s: %w", fmt.Sprintf(format, args...), err)
+}
+
 type classed struct{ class, err error }
 
 func (c *classed) Error() string   { return c.err.Error() }

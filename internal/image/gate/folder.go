@@ -297,6 +297,14 @@ func (d *Folder) Exists(name string) bool {
 	return err == nil
 }
 
+// Remove removes a name if it exists.
+func (d *Folder) Remove(name string) error {
+	if err := d.At.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // LeadsTo reports whether a name leads to an open file.
 func (d *Folder) LeadsTo(name string, f *sys.File) bool {
 	named, err := d.At.Lstat(name)

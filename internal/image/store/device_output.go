@@ -167,10 +167,7 @@ func (o *DeviceOutput) write(p []byte, off int64) error {
 }
 
 func (o *DeviceOutput) prove(p []byte, off int64) error {
-	if err := sameBytes(o.m, p, off); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "prove %s: %w", o.path, err)
-	}
-	return nil
+	return ondisk.OutputError(sameBytes(o.m, p, off), "prove %s", o.path)
 }
 
 // Finish makes all data between the edges durable.
@@ -411,10 +408,7 @@ func (b *blockdev) Close() error {
 
 // wrap adds the device and the offset to an error.
 func (b *blockdev) wrap(verb string, off int64, err error) error {
-	if err == nil {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %s at byte %d: %w", verb, b.path, off, sys.Cause(err))
+	return ondisk.OutputError(sys.Cause(err), "%s %s at byte %d", verb, b.path, off)
 }
 
 // sameBytes reads a range back and compares it with the written data.

@@ -444,10 +444,7 @@ func (o *Parts) removeMarked(n, mark string) error {
 	if mark == journal.Partial {
 		return o.removeStale(partialName(n))
 	}
-	if err := o.dir.At.Remove(replacedName(n)); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", replacedName(n), err)
-	}
-	return nil
+	return ondisk.OutputError(o.dir.At.Remove(replacedName(n)), "remove %s", replacedName(n))
 }
 
 // removeUnused removes a file of a killed run, unless DEST or any VMDK in the folder uses it.
@@ -458,10 +455,7 @@ func (o *Parts) removeUnused(name string) error {
 	if named, err := image.IsNamed(o.dir, name); named || err != nil {
 		return err // a descriptor renamed later may use it
 	}
-	if err := o.dir.At.Remove(name); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", name, err)
-	}
-	return nil
+	return ondisk.OutputError(o.dir.At.Remove(name), "remove unfinished %s", name)
 }
 
 // CreateOptions holds the options of Create. The zero value creates an image in the format of the source.

@@ -76,10 +76,7 @@ func (p *partialFile) Sync() error {
 func (p *partialFile) Close() error { return p.wrap("close", sys.Release(p.File)) }
 
 func (p *partialFile) wrap(verb string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, p.shown, sys.Cause(err))
+	return ondisk.OutputError(sys.Cause(err), "%s %s", verb, p.shown)
 }
 
 // newPart creates the partial file of a name. It removes a leftover of a killed run, but not a file in use. Locks
@@ -178,10 +175,7 @@ func (o *Parts) removeStale(partial string) error {
 	if !o.dir.LeadsTo(partial, f) {
 		return nil // another run has removed it in the meantime
 	}
-	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "remove stale %s: %w", o.shown(partial), err)
-	}
-	return nil
+	return ondisk.OutputError(o.dir.Remove(partial), "remove stale %s", o.shown(partial))
 }
 
 // openStale opens a leftover of a killed run for writing, as required for NFS locks. Before publication a run removes
@@ -323,13 +317,9 @@ func (o *Parts) tryNames(final string) error {
 		o.limits.noExclusive = true
 		err = o.dir.At.Rename(first, second)
 	}
-	if err != nil {
-		err = ondisk.In(ondisk.ErrOutput, "rename %s, to try what DEST will need: %w", o.shown(first), err)
-	}
+	err = ondisk.OutputError(err, "rename %s, to try what DEST will need", o.shown(first))
 	for _, n := range []string{first, second} {
-		if gone := o.dir.At.Remove(n); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(n), gone))
-		}
+		err = errors.Join(err, ondisk.OutputError(o.dir.Remove(n), "remove %s", o.shown(n)))
 	}
 	return err
 }
@@ -347,10 +337,7 @@ func removeTrial(d *gate.Folder, name string) error {
 	if err == nil {
 		err = d.At.Remove(name)
 	}
-	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "remove stale %s: %w", name, err)
-	}
-	return nil
+	return ondisk.OutputError(err, "remove stale %s", name)
 }
 
 // permit sets permissions. File systems without permissions use their mount options instead.
@@ -543,7 +530,7 @@ func (o *Parts) retract() error {
 	if o.force {
 		return nil
 	}
-	if err := o.dir.At.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := o.dir.Remove(o.base); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "%s is complete, but could not be removed again: %w; remove it by "+
 			"hand", o.path, err)
 	}
@@ -579,7 +566,7 @@ func (o *Parts) rename(p *partialFile, replace bool) error {
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that never "+
 		"overwrites: a file that another program creates as %s meanwhile would be overwritten", o.limits.links, p.shown)
 	if _, err := at.Lstat(p.final); !errors.Is(err, fs.ErrNotExist) {
-		return publishError(p.shown, cmp.Or[error](err, sys.ErrExist))
+		return ondisk.OutputError(cmp.Or[error](err, sys.ErrExist), "publish %s", p.shown)
 	}
 	return o.nameError(p, at.Rename(from, p.final))
 }
@@ -591,22 +578,15 @@ func (o *Parts) nameError(p *partialFile, err error) error {
 		o.removePartialName(partialName(p.final))
 		return nil
 	}
-	return publishError(p.shown, err)
+	return ondisk.OutputError(err, "publish %s", p.shown)
 }
 
 // removePartialName removes a partial name that is no longer needed.
 func (o *Parts) removePartialName(partial string) {
-	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := o.dir.Remove(partial); err != nil {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not "+
 			"be removed: %v", o.shown(partial), err)
 	}
-}
-
-func publishError(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return ondisk.In(ondisk.ErrOutput, "publish %s: %w", name, err)
 }
 
 // unpublish removes the names of further files if DEST could not get its own.
@@ -620,8 +600,8 @@ func (o *Parts) unpublish() error {
 // unlink removes the final names of parts.
 func (o *Parts) unlink(parts []*partialFile) error {
 	for _, p := range parts {
-		if err := o.dir.At.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return publishError(p.shown, err)
+		if err := o.dir.Remove(p.final); err != nil {
+			return ondisk.OutputError(err, "publish %s", p.shown)
 		}
 	}
 	return nil
@@ -634,10 +614,7 @@ func (o *Parts) syncFolder() error {
 			"the file system cannot sync folders (%v): a power loss soon after the run could lose DEST", err)
 		return nil
 	}
-	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "sync folder: %w", err)
-	}
-	return nil
+	return ondisk.OutputError(err, "sync folder")
 }
 
 // EachFile calls each for the files of an output, with their final and current names. The file named by the user comes
@@ -666,9 +643,8 @@ func (o *Parts) Discard() error {
 	}
 	var errs []error
 	for _, p := range o.parts {
-		if err := o.dir.At.Remove(partialName(p.final)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
-		}
+		partial := partialName(p.final)
+		errs = append(errs, ondisk.OutputError(o.dir.Remove(partial), "remove %s", o.shown(partial)))
 	}
 	return errors.Join(append(errs, o.close())...)
 }

@@ -268,10 +268,7 @@ func TryFolder(flag, path string) error {
 	if err != nil {
 		return ondisk.In(ondisk.ErrOutput, "folder of %s %s: %w", flag, path, err)
 	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "%s %s: %w", flag, path, err)
-	}
-	return nil
+	return ondisk.OutputError(errors.Join(f.Close(), os.Remove(f.Name())), "%s %s", flag, path)
 }
 
 // Use is a file that a run reads or writes, with the flag for messages.
@@ -426,7 +423,7 @@ func removeStaleReport(d *gate.Folder, name, path string) error {
 	if err != nil || !isText(head) || !namedBy(path, f) {
 		return err
 	}
-	if err := d.At.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if err := d.Remove(name); !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return nil
