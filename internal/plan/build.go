@@ -217,7 +217,7 @@ func (p *Plan) References(l *layout.Layout) []Reference {
 	out := make([]Reference, 0, len(l.Boot.Refs))
 	for _, r := range l.Boot.Refs {
 		to := p.now(l, r)
-		if r.Disk != 0 && p.known(r) {
+		if _, known := p.elsewhere(r); known && r.Disk != 0 {
 			r.Stays = ""
 		}
 		if r.Loss != "" && to != r.Points {
@@ -246,7 +246,8 @@ func (p *Plan) losses(l *layout.Layout) {
 // now returns the target of a reference in the result.
 func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
 	if r.Disk != 0 {
-		return p.elsewhere(r)
+		to, _ := p.elsewhere(r)
+		return to
 	}
 	if !r.Follows() {
 		return r.Points

@@ -75,24 +75,16 @@ func (p *Plan) warnDangling(l *layout.Layout) {
 // maxStale limits the reports of references to other disks that cannot follow.
 const maxStale = 16
 
-// elsewhere returns the target of a reference to another disk in the result.
-func (p *Plan) elsewhere(r boot.Ref) int64 {
-	if p.machine == nil || r.Encode == nil {
-		return r.Points
+// elsewhere returns the target of a reference to another disk in the result. known reports whether the machine has that
+// partition, so that the reference follows it.
+func (p *Plan) elsewhere(r boot.Ref) (to int64, known bool) {
+	if p.machine != nil && r.Encode != nil {
+		to, known = p.machine.To(r.Names())
 	}
-	if to, ok := p.machine.To(r.Names()); ok {
-		return to
+	if !known {
+		to = r.Points
 	}
-	return r.Points
-}
-
-// known reports whether the machine has the partition of a reference, so that the reference follows it.
-func (p *Plan) known(r boot.Ref) bool {
-	if p.machine == nil || r.Encode == nil {
-		return false
-	}
-	_, ok := p.machine.To(r.Names())
-	return ok
+	return to, known
 }
 
 // stale reports a reference to a disk of the machine that is or may be wrong in the result.
