@@ -48,12 +48,24 @@ const packers = 4
 // Run writes the nonzero data of src to dst and returns the number of bytes written. The order of Reserve calls, and so
 // the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
-	w := writer{dst: dst, Options: o}
 	var s *summer
 	if o.Sum != nil {
 		s = newSummer()
 	}
-	d := &Data{Disks: []disk.Disk{src}, Unit: dst.Unit()}
+	n, err := run(ctx, src, dst, o, s)
+	if s != nil {
+		*o.Sum = s.sum(src.Size())
+	}
+	return n, err
+}
+
+// run is Run with a summer, or nil. Without a dst it only reads.
+func run(ctx context.Context, src disk.Disk, dst Target, o Options, s *summer) (int64, error) {
+	w := writer{dst: dst, Options: o}
+	d := &Data{Disks: []disk.Disk{src}}
+	if dst != nil {
+		d.Unit = dst.Unit()
+	}
 	if o.Pack != nil {
 		o.Jobs = min(o.Jobs, packers*runtime.GOMAXPROCS(0))
 	}
@@ -64,9 +76,6 @@ func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, erro
 		}
 		return w.write(ctx, c, b, s)
 	})
-	if s != nil {
-		*o.Sum = s.sum(src.Size())
-	}
 	return w.written.Load(), err
 }
 
@@ -95,8 +104,10 @@ func (w *writer) write(ctx context.Context, c Chunk, b []byte, s *summer) error 
 		l = &list{}
 	}
 	defer w.spent.Put(l)
-	if err := l.fill(b, c.Off, w.dst.Unit(), w.Pack); err != nil {
-		return err
+	if w.dst != nil {
+		if err := l.fill(b, c.Off, w.dst.Unit(), w.Pack); err != nil {
+			return err
+		}
 	}
 	if err := c.Wait(ctx); err != nil {
 		return err
@@ -226,23 +237,7 @@ func NewKey() []byte {
 }
 
 func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error) {
-	data := &Data{Disks: []disk.Disk{d}}
-	err := Each(ctx, o.Jobs, data, func(ctx context.Context, c Chunk, bufs [][]byte) error {
-		b := bufs[0][:c.Len]
-		if err := ondisk.ReadFull(d, b, c.Off); err != nil {
-			return err
-		}
-		of := s.chunk(c.Off, b)
-		if err := c.Wait(ctx); err != nil {
-			return err
-		}
-		s.add(of)
-		c.Pass()
-		if o.Progress != nil {
-			o.Progress(c.Len)
-		}
-		return nil
-	})
+	_, err := run(ctx, d, nil, Options{Jobs: o.Jobs, Progress: o.Progress}, s)
 	return s.sum(d.Size()), err
 }
 
