@@ -91,43 +91,17 @@ func IsDevice(path string) bool {
 
 func (d Device) write(ctx context.Context, j *Job, x planned) (Written, error) {
 	return j.put(ctx, x, func() (output, target, error) {
-		to := deviceAt{disk: disk.Range{Off: j.Offset, Len: x.plan.Size}}
-		var err error
-		to.DeviceOutput, err = d.create(ctx, x.Source, to.disk.End())
-		return to, to, err
+		o, err := d.create(ctx, x.Source, disk.Range{Off: j.Offset, Len: x.plan.Size})
+		return o, o, err
 	})
 }
 
-// deviceAt is a device whose disk begins at an offset. The rest of the device is zero.
-type deviceAt struct {
-	*store.DeviceOutput
-
-	disk disk.Range
-}
-
-// WriteAt writes a range of the disk.
-func (d deviceAt) WriteAt(p []byte, off int64) (int, error) {
-	return d.DeviceOutput.WriteAt(p, d.disk.Off+off)
-}
-
-// Reserve places a range of the disk.
-func (d deviceAt) Reserve(off, n int64) error { return d.DeviceOutput.Reserve(d.disk.Off+off, n) }
-
-// Reopen returns the finished disk.
-func (d deviceAt) Reopen() (*image.Image, error) {
-	img, err := d.DeviceOutput.Reopen()
-	if err == nil {
-		img.Disk = disk.Section(img.Disk, d.disk)
-	}
-	return img, err
-}
-
 // create starts a copy on the device, unless the disk must not be written there.
-func (d Device) create(ctx context.Context, s *Source, size int64) (*store.DeviceOutput, error) {
+func (d Device) create(ctx context.Context, s *Source, at disk.Range) (*store.DeviceOutput, error) {
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
 	}
-	if err := d.Fits(size, s.sectorSize()); err != nil {
+	if err := d.Fits(at.End(), s.sectorSize()); err != nil {
 		return nil, err
 	}
 	found, err := d.content()
@@ -137,7 +111,7 @@ func (d Device) create(ctx context.Context, s *Source, size int64) (*store.Devic
 	if found != "" && found != d.Overwrite {
 		return nil, d.holds(found)
 	}
-	return d.Create(store.Options{Discard: d.Discard, Stop: ctx.Err})
+	return d.Create(store.Options{Disk: at, Discard: d.Discard, Stop: ctx.Err})
 }
 
 // holds returns the refusal to overwrite the content of the device.

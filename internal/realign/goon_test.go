@@ -223,7 +223,7 @@ func TestDisksOnDevices(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.onDevice(d))
 	p := mustPlan(t, s)
-	_, err = Device{Device: d}.create(t.Context(), s, p.Size)
+	_, err = Device{Device: d}.create(t.Context(), s, disk.Range{Len: p.Size})
 	require.ErrorContains(t, err, "is SOURCE")
 	leaveFolder(t)
 	d.Path = "x"

@@ -388,13 +388,13 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 	p := mustPlan(t, s)
 	d := standIn(t, s.Image.Disk.Size(), map[int64][]byte{0: []byte("x")})
 	small := standIn(t, s.Image.Disk.Size()-sector, nil)
-	_, err := small.create(t.Context(), s, p.Size)
+	_, err := small.create(t.Context(), s, disk.Range{Len: p.Size})
 	require.ErrorContains(t, err, "is too small")
 	small.Node, small.Size = t.TempDir(), d.Size
-	_, err = small.create(t.Context(), s, p.Size)
+	_, err = small.create(t.Context(), s, disk.Range{Len: p.Size})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	d.Overwrite = "something else"
-	_, err = d.create(t.Context(), s, p.Size)
+	_, err = d.create(t.Context(), s, disk.Range{Len: p.Size})
 	require.ErrorContains(t, err, "is not blank, and its content would be lost (--overwrite-content names")
 	require.ErrorContains(t, err, ": unknown content'")
 	_, err = (&Job{Jobs: 1}).Write(t.Context(), s, p, d)

@@ -41,8 +41,8 @@ type DeviceOutput struct {
 	dir    *gate.Folder
 	m      medium
 	size   int64
-	sector int64
-	first  int64 // size of the first sector, which is written last
+	sector int64      // bytes; the first sector is written last
+	disk   disk.Range // of the copy on the device; the rest is zero
 	head   []byte
 	tail   []byte
 	next   int64 // end of the placed data: everything before it was written or zeroed
@@ -54,11 +54,13 @@ type DeviceOutput struct {
 
 // Options of Create.
 type Options struct {
+	Disk    disk.Range   // of the copy on the device
 	Discard bool         // discard ranges of zeros on the storage
 	Stop    func() error // returns an error to end long work
 }
 
-// Create starts a copy that fills the device. Nothing is written before the first call of Reserve or Finish.
+// Create starts a copy. The device is zero outside of it. Nothing is written before the first call of Reserve or
+// Finish.
 func (d *Device) Create(o Options) (*DeviceOutput, error) {
 	dir, base, err := gate.Follow(d.Node, nil)
 	if err != nil {
@@ -69,7 +71,7 @@ func (d *Device) Create(o Options) (*DeviceOutput, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	out := newOutput(d.Path, m, d.Size, d.Sector, edges{Head, Tail})
-	out.dir, out.base = dir, base
+	out.dir, out.base, out.disk = dir, base, o.Disk
 	out.reread = func() error { return sys.FromOS(d.file).RereadTable() }
 	return out, nil
 }
@@ -78,7 +80,7 @@ func newOutput(path string, m medium, size, sector int64, e edges) *DeviceOutput
 	head := min(e.head, size)
 	tail := max(head, units.AlignDown(size-e.tail, pageSize))
 	return &DeviceOutput{
-		path: path, m: m, size: size, sector: sector, first: sector, head: make([]byte, head),
+		path: path, m: m, size: size, sector: sector, disk: disk.Range{Len: size}, head: make([]byte, head),
 		tail: make([]byte, size-tail), reread: func() error { return nil },
 	}
 }
@@ -96,6 +98,7 @@ func (o *DeviceOutput) Unit() int64 { return pageSize }
 
 // Reserve zeroes the gap between the range and the previous one.
 func (o *DeviceOutput) Reserve(off, n int64) error {
+	off += o.disk.Off
 	if err := o.begin(); err != nil {
 		return err
 	}
@@ -116,6 +119,7 @@ func (o *DeviceOutput) clear(off int64) error {
 
 // WriteAt writes data between the edges, and holds data of the edges back until Publish.
 func (o *DeviceOutput) WriteAt(p []byte, off int64) (int, error) {
+	off += o.disk.Off
 	end := off + int64(len(p))
 	if off < int64(len(o.head)) {
 		copy(o.head[off:], p)
@@ -141,7 +145,7 @@ func (o *DeviceOutput) begin() error {
 		return err
 	}
 	for _, edge := range []disk.Range{
-		{Off: o.first, Len: int64(len(o.head)) - o.first},
+		{Off: o.sector, Len: int64(len(o.head)) - o.sector},
 		{Off: o.tailAt(), Len: int64(len(o.tail))},
 	} {
 		if _, err := o.m.WriteAt(make([]byte, edge.Len), edge.Off); err != nil {
@@ -190,7 +194,8 @@ func (o *DeviceOutput) Reopen() (*image.Image, error) {
 		held = held[:1]
 	}
 	out := &image.Image{
-		Image: &driver.Image{Disk: disk.Overlay(whole, held), Flat: true}, Path: o.path, Format: raw.Format.Name,
+		Image: &driver.Image{Disk: disk.Section(disk.Overlay(whole, held), o.disk), Flat: true},
+		Path:  o.path, Format: raw.Format.Name,
 		Opened: gate.Opened{Base: o.base},
 	}
 	var err error
@@ -202,12 +207,12 @@ func (o *DeviceOutput) Reopen() (*image.Image, error) {
 
 // Publish writes the verified edges, and the first sector last. Each is durable and read back before the next one.
 func (o *DeviceOutput) Publish() error {
-	first, rest := o.head[:o.first], o.head[o.first:]
+	first, rest := o.head[:o.sector], o.head[o.sector:]
 	at := o.tailAt()
 	if _, err := o.m.WriteAt(o.tail, at); err != nil {
 		return err
 	}
-	if err := o.write(rest, o.first); err != nil {
+	if err := o.write(rest, o.sector); err != nil {
 		return err
 	}
 	if err := o.prove(o.tail, at); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
@@ -153,7 +154,7 @@ func TestTableIsReadAgain(t *testing.T) {
 	x, err := d.Disk()
 	require.NoError(t, err)
 	defer x.Close()
-	o, err := d.Create(Options{})
+	o, err := d.Create(Options{Disk: disk.Range{Len: d.Size}})
 	require.NoError(t, err)
 	for name, reread := range map[string]func(){
 		"in place": x.Reread,

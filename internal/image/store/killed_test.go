@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 )
 
@@ -47,7 +48,7 @@ func writeDevice(path string) error {
 		return err
 	}
 	defer d.Close()
-	claimed, err := d.Create(Options{Stop: func() error { return nil }})
+	claimed, err := d.Create(Options{Disk: disk.Range{Len: d.Size}, Stop: func() error { return nil }})
 	if err != nil {
 		return err
 	}
