@@ -119,11 +119,7 @@ func (s *Source) checkNeeded(img *image.Image, by image.Writers, search []string
 	if err != nil {
 		return err
 	}
-	busy, err := img.UsedBy(by)
-	if err == nil && len(busy) > 0 {
-		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
-	}
-	if err != nil {
+	if err := img.Idle(by); err != nil {
 		return err
 	}
 	home, _ := filepath.EvalSymlinks(filepath.Dir(img.Path)) // a missing folder is reported elsewhere

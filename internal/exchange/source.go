@@ -463,10 +463,7 @@ func (x *run) free(base name, files []string, o Options, force string) error {
 		return err
 	}
 	for _, img := range disks.images {
-		busy, bad := img.UsedBy(x.Writers)
-		if bad == nil && len(busy) > 0 {
-			bad = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
-		}
+		bad := img.Idle(x.Writers)
 		if bad == nil && force != "" {
 			bad = x.overlays(img, base, o, force)
 		}
@@ -492,13 +489,11 @@ func (x *run) openToAsk(base name) (*opened, error) {
 	if errDir != nil {
 		return nil, errors.Join(err, errDir)
 	}
-	f, err := dir.OpenAny(string(base), ondisk.ErrReference)
+	img, err := image.Unread(dir, string(base), ondisk.ErrReference)
 	if err != nil {
 		return &opened{}, dir.Close() // there is no file
 	}
-	return &opened{images: []*image.Image{{
-		Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: string(base), Handles: []*gate.File{f}},
-	}}}, nil
+	return &opened{images: []*image.Image{img}}, nil
 }
 
 // overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It adds notes about

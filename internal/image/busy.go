@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -140,6 +141,25 @@ func (img *Image) UsedBy(by Writers) ([]ondisk.Issue, error) {
 		out = append(out, busy(alone.Error(), ""))
 	}
 	return append(out, img.Written(by)...), err
+}
+
+// Idle refuses an image that a program uses.
+func (img *Image) Idle(by Writers) error {
+	busy, err := img.UsedBy(by)
+	if err == nil && len(busy) > 0 {
+		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
+	}
+	return err
+}
+
+// Unread returns a stand-in for an image that cannot be opened, such as a snapshot without its parent. It can still be
+// in use. class is the class of the error of a file that is no regular one.
+func Unread(dir *gate.Folder, base string, class error) (*Image, error) {
+	f, err := dir.OpenAny(base, class)
+	if err != nil {
+		return nil, err
+	}
+	return &Image{Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}}, nil
 }
 
 // Writers maps files to the programs that had them open for writing at the start of the run.

@@ -272,7 +272,7 @@ func (o *Parts) findReplaced(src *gate.Opened) error {
 	old, err := image.OpenIn(gate.NewFolder(o.dir.At), o.base, image.Options{})
 	if err != nil {
 		o.unreadable = true // its files are unknown, so no other file is removed
-		switch old, err = unopened(gate.NewFolder(o.dir.At), o.base); {
+		switch old, err = image.Unread(gate.NewFolder(o.dir.At), o.base, ondisk.ErrUnsupported); {
 		case errors.Is(err, ondisk.ErrBusy):
 			return fmt.Errorf("DEST %s cannot be replaced: %w", o.path, err)
 		case err != nil:
@@ -298,17 +298,6 @@ func (o *Parts) findReplaced(src *gate.Opened) error {
 		}
 	}
 	return nil
-}
-
-// unopened returns a stand-in for an image that cannot be opened, such as a snapshot without its parent. It can still
-// be in use.
-func unopened(dir *gate.Folder, base string) (*image.Image, error) {
-	f, err := dir.OpenAny(base, ondisk.ErrUnsupported)
-	if err != nil {
-		return nil, err
-	}
-	return &image.Image{Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}},
-		nil
 }
 
 // unused returns an error if a program or a snapshot needs an image that is to be replaced.
