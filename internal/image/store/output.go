@@ -342,14 +342,12 @@ func (o *Parts) createExtent(src *image.Image, suffix string) (driver.WriteFile,
 	if o.uses(name) {
 		name = other
 	}
-	if f := sourceFile(o.dir, name, &src.Opened); f != "" && o.swaps {
-		p, err := o.newPart(name)
-		return p, name, err
-	} else if f != "" {
+	switch f := sourceFile(o.dir, name, &src.Opened); {
+	case f != "" && o.swaps:
+	case f != "":
 		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, but that is the source's file %s; "+
 			"name another file", o.path, o.shown(name), f)
-	}
-	if o.dir.Exists(name) {
+	case o.dir.Exists(name):
 		return nil, "", ondisk.In(ondisk.ErrOutput,
 			"%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
 	}
