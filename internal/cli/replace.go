@@ -232,7 +232,11 @@ func (f *moveFlags) run(ctx context.Context, out, errOut io.Writer, args []strin
 		}
 		r.Wrote(w, full)
 	}
-	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
+	err = f.Emit(out, r, func(t *report.Text) { t.Align(r) })
+	if err != nil && r.Written {
+		return fmt.Errorf("%w; the move itself is done", err)
+	}
+	return err
 }
 
 // moveError returns the error of an interrupted move. Its message names the commands to continue or undo the move, and
