@@ -26,15 +26,13 @@ var everywhere = []string{"internal/units", "internal/ondisk", "internal/disk", 
 var edges = map[string][]string{
 	"cmd/trueup": {"internal/cli"},
 
-	"internal/units": nil,
-	"internal/shell": nil,
-	"internal/disk":  nil,
-	// Compiling expressions costs time at each start.
-	"internal/ondisk": {"internal/disk"},
+	"internal/units":  nil,
+	"internal/shell":  nil,
+	"internal/disk":   nil,
+	"internal/ondisk": {"internal/disk"}, // structures are read from a disk
 	"internal/ovf":    nil,
 	"internal/sys":    nil, // what the operating system does
-	// Data that a run keeps for the next one, opaque to the journal. Unfinished work on a disk: a journal beside it,
-	// opened through the gate.
+	// The journal beside a disk is opened through the gate. Its plan is opaque bytes.
 	"internal/journal": {"internal/image/gate", "internal/sys"},
 
 	"internal/image/driver": nil,
@@ -101,7 +99,8 @@ var edges = map[string][]string{
 	"internal/boot/firmware": {
 		"internal/boot", "internal/guestfile", "internal/table", "internal/volume",
 	}, // a move of exFAT recomputes its checksum
-	// room in volumes
+	// A replay of the journal of ext can change a configuration file. A field under a checksum of a file system is not
+	// rewritten.
 	"internal/boot/linux": {
 		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/table", "internal/volume",
 		"internal/volume/identify",
@@ -168,7 +167,7 @@ var edges = map[string][]string{
 	"internal/report/pages": nil,
 	// A walk classifies files, and makes rows of files without a disk to judge. Its inspector is the pipe up to the
 	// plan, and runs in workers. The gate counts bytes read of a file, and detects an unchanged one. A row depends on
-	// the journals beside a disk, whose names are in exchange and unfinished.
+	// the journals beside a disk, whose names are in exchange and journal.
 	"internal/scan": {
 		"internal/align", "internal/exchange", "internal/image", "internal/image/gate", "internal/image/ova",
 		"internal/image/store", "internal/image/unpack", "internal/layout", "internal/ovf", "internal/realign",
