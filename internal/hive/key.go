@@ -248,9 +248,13 @@ func tooMany(what string, c cell, got, most int64) error {
 		fmt.Sprintf("at most %d, for which its cell has room", most))
 }
 
-// offsets walks the elements of a list. It ends with the first error.
-func (h *Hive) offsets(l list) iter.Seq2[uint32, error] {
+// offsets walks the elements of a list, if it could be read. It ends with the first error.
+func (h *Hive) offsets(l list, err error) iter.Seq2[uint32, error] {
 	return func(yield func(uint32, error) bool) {
+		if err != nil {
+			yield(0, err)
+			return
+		}
 		for i := range l.count {
 			err := h.spend(0)
 			off := uint32(0)
@@ -266,23 +270,13 @@ func (h *Hive) offsets(l list) iter.Seq2[uint32, error] {
 
 // subkeyOffsets walks the key offsets in a list, or in the lists of an index root. It ends with the first error.
 func (h *Hive) subkeyOffsets(off uint32) iter.Seq2[uint32, error] {
+	l, err := h.list(off)
+	if !l.root {
+		return h.offsets(l, err)
+	}
 	return func(yield func(uint32, error) bool) {
-		l, err := h.list(off)
-		if err != nil {
-			yield(0, err)
-			return
-		}
-		if !l.root {
-			h.offsets(l)(yield)
-			return
-		}
-		for off, err := range h.offsets(l) {
-			leaf, err := h.leaf(off, err)
-			if err != nil {
-				yield(0, err)
-				return
-			}
-			for off, err := range h.offsets(leaf) {
+		for off, err := range h.offsets(l, err) {
+			for off, err := range h.offsets(h.leaf(off, err)) {
 				if !yield(off, err) || err != nil {
 					return
 				}
@@ -341,11 +335,7 @@ func (k *Key) Values() iter.Seq2[*Value, error] {
 			return
 		}
 		l, err := k.hive.offsetList(k.node.ValueList, "list of values", int64(k.node.Values))
-		if err != nil {
-			yield(nil, fmt.Errorf("values of %.256q: %w", k.Name, err))
-			return
-		}
-		for off, err := range k.hive.offsets(l) {
+		for off, err := range k.hive.offsets(l, err) {
 			if err != nil {
 				yield(nil, fmt.Errorf("values of %.256q: %w", k.Name, err))
 				return

@@ -144,34 +144,40 @@ func (l *logFile) readNew(b *Budget) error {
 		if len(l.entries) == maxLogEntries {
 			return fmt.Errorf("registry log: %w of %d entries", ondisk.ErrLimit, maxLogEntries)
 		}
-		var head entryHeader
-		if _, err := ondisk.Decode(l, at, &head); err != nil {
-			return err
-		}
-		size := int64(head.Size)
-		switch {
-		case string(head.Signature[:]) != "HvLE" || head.Sequence != sequence,
-			size%logSector != 0 || size > l.Size()-at,
-			head.BinsSize == 0 || head.BinsSize%binUnit != 0,
-			head.Count == 0 || int64(head.Count) > (size-entryHeaderSize)/referenceSize:
-			return nil
-		}
-		if err := b.spend(size); err != nil {
-			return err
-		}
-		raw, err := ondisk.Bytes(l, at, size)
-		if err != nil {
-			return err
-		}
-		if hash1, hash2 := hashes(raw); hash1 != head.Hash1 || hash2 != head.Hash2 {
-			return nil
-		}
-		if err := l.add(at, &head, raw); err != nil {
+		size, err := l.readEntry(b, at, sequence)
+		if size == 0 || err != nil {
 			return err
 		}
 		at += size
 	}
 	return nil
+}
+
+// readEntry reads an entry, and returns its size in bytes, or 0 if it is torn or outdated.
+func (l *logFile) readEntry(b *Budget, at int64, sequence uint32) (size int64, err error) {
+	var head entryHeader
+	if _, err := ondisk.Decode(l, at, &head); err != nil {
+		return 0, err
+	}
+	size = int64(head.Size)
+	switch {
+	case string(head.Signature[:]) != "HvLE" || head.Sequence != sequence,
+		size%logSector != 0 || size > l.Size()-at,
+		head.BinsSize == 0 || head.BinsSize%binUnit != 0,
+		head.Count == 0 || int64(head.Count) > (size-entryHeaderSize)/referenceSize:
+		return 0, nil
+	}
+	if err := b.spend(size); err != nil {
+		return 0, err
+	}
+	raw, err := ondisk.Bytes(l, at, size)
+	if err != nil {
+		return 0, err
+	}
+	if hash1, hash2 := hashes(raw); hash1 != head.Hash1 || hash2 != head.Hash2 {
+		return 0, nil
+	}
+	return size, l.add(at, &head, raw)
 }
 
 // hashes computes both hashes of an entry. The second covers the computed first one.

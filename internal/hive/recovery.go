@@ -242,22 +242,7 @@ func (r *Recovery) Each(visit func(*Hive) error) error {
 		return w.look()
 	}
 	for _, c := range r.chains {
-		w.begin()
-		err := w.look()
-		for _, l := range c.logs {
-			for _, e := range l.entries {
-				if err != nil && !errors.Is(err, ondisk.ErrFormat) {
-					return err
-				}
-				if err := w.apply(l, e); err != nil {
-					return err
-				}
-				err = w.look()
-			}
-		}
-		if err == nil && c.must {
-			err = w.state.whole()
-		}
+		err := w.walk(c)
 		if err != nil && (c.must || !errors.Is(err, ondisk.ErrFormat)) {
 			return err
 		}
@@ -292,6 +277,27 @@ type state struct {
 type stored struct {
 	file int
 	off  int64
+}
+
+// walk visits the states of a chain, and returns the error of the last one.
+func (w *walker) walk(c chain) error {
+	w.begin()
+	err := w.look()
+	for _, l := range c.logs {
+		for _, e := range l.entries {
+			if err != nil && !errors.Is(err, ondisk.ErrFormat) {
+				return err
+			}
+			if err := w.apply(l, e); err != nil {
+				return err
+			}
+			err = w.look()
+		}
+	}
+	if err == nil && c.must {
+		err = w.state.whole()
+	}
+	return err
 }
 
 func (w *walker) begin() {
