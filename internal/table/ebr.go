@@ -120,10 +120,9 @@ func (c *chain) record(off int64) int64 {
 		switch {
 		case isExtended(e.Type) && e.Sectors == 0 && e.StartLBA != 0:
 			c.emptyLink(at, e)
-		case e.Type == typeUnused || e.Sectors == 0:
-			if e.Type == typeUnused {
-				c.m.unnamed(at, e, off, c.box.Range)
-			}
+		case e.Type == typeUnused:
+			c.m.unnamed(at, e, off, c.box.Range)
+		case e.Sectors == 0:
 		case isExtended(e.Type) && next != 0:
 			c.broken(at, "entry", "a second link", "one link at most")
 		case isExtended(e.Type):

@@ -131,13 +131,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 	end := units.AlignDown(d.Size(), sector)
 	first, err1 := readCopy(d, sector, sector, false)
 	last, err2 := readCopy(d, sector, end-sector, err1 == nil) // one list of partitions is enough
-	c := copies{disk: d.Size(), sector: sector, end: end}
-	if err1 == nil {
-		c.valid[primary] = first
-	}
-	if err2 == nil {
-		c.valid[backup] = last
-	}
+	c := copies{disk: d.Size(), sector: sector, end: end, valid: [2]*gpt{first, last}}
 	switch {
 	case err1 == nil && first.cut:
 		first.checkCut()
@@ -233,7 +227,10 @@ func readCopy(d disk.Disk, sector, off int64, bare bool) (*gpt, error) {
 		return nil, err
 	}
 	g.GUID = g.header.DiskGUID.String()
-	return g, g.readEntries()
+	if err := g.readEntries(); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 func (g *gpt) field(name string, at int64, got, want any) error {

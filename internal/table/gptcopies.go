@@ -96,15 +96,16 @@ func (c *copies) coversEnd(end int64) bool {
 // growth returns the distance by which the end of the disk moves if its new size is size bytes.
 func (c *copies) growth(size int64) int64 { return units.AlignDown(size, c.sector) - c.end }
 
-// places returns the offsets of header and array of a copy on the original disk.
-func (c *copies) places(i int) (header, array int64) {
+// places returns the offsets of header and array of a copy on a disk of size bytes.
+func (c *copies) places(i int, size int64) (header, array int64) {
+	moved := [...]int64{0, c.growth(size)}[i]
 	if own := c.valid[i]; own != nil {
-		return own.at, own.array().Off
+		return own.at + moved, own.array().Off + moved
 	}
 	if w := c.rewrites[i]; w != nil {
-		return w.header, w.array
+		return w.header + moved, w.array + moved
 	}
-	return [...]int64{c.sector, c.end - c.sector}[i], 0
+	return [...]int64{c.sector, c.end - c.sector}[i] + moved, moved
 }
 
 // addMBR adds the contents of sector 0 to the GPT.
@@ -226,13 +227,11 @@ const (
 // prepare plans the rewrite of invalid copies, and reads the bytes to replace.
 func (c *copies) prepare(g *gpt) error {
 	c.shield = -1
-	if n := c.disk - c.end; n > 0 {
-		b, err := ondisk.Bytes(g.d, c.end, n)
-		if err != nil {
-			return err
-		}
-		c.rest = !ondisk.IsZero(b)
+	zero, err := zerosBut(g.d, c.end, c.disk)
+	if err != nil {
+		return err
 	}
+	c.rest = !zero
 	for i, own := range c.valid {
 		if own != nil || (i == backup && g.cut) {
 			continue
@@ -262,11 +261,12 @@ func (c *copies) prepare(g *gpt) error {
 // GPT; why is the reason.
 func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 	w = &rewrite{header: c.sector}
-	if i == backup {
+	switch alt := g.header.AltLBA; {
+	case i == primary:
+	case !c.enlarged && c.mayHoldBackup(alt):
+		w.header = ondisk.I64(alt) * c.sector
+	default:
 		w.header = c.end - c.sector
-		if !c.enlarged && c.mayHoldBackup(g.header.AltLBA) {
-			w.header = ondisk.I64(g.header.AltLBA) * c.sector
-		}
 	}
 	if w.old, err = ondisk.Bytes(g.d, w.header, int64(g.header.HeaderSize)); err != nil {
 		return nil, "", err
@@ -293,24 +293,32 @@ func (c *copies) replaced(g *gpt, i int) (w *rewrite, why string, err error) {
 		return nil, fmt.Sprintf("there is no room for its %d bytes of entries between LBA %d and LBA %d",
 			g.array().Len, least/c.sector, (most+room)/c.sector), nil
 	}
-	for k, off := range at { // the first offset is used, unless another one already holds the same entries
-		b, err := ondisk.Bytes(g.d, off, g.array().Len)
-		if err != nil {
-			return nil, "", err
-		}
-		equal := bytes.Equal(b, w.want)
-		if k == 0 || equal {
-			w.array, w.found = off, b
-		}
-		if equal {
-			break
-		}
+	if err := w.placeArray(g.d, at); err != nil {
+		return nil, "", err
 	}
 	if off := g.foreign(w); off >= 0 && !c.enlarged {
 		return nil, fmt.Sprintf("the bytes at %#x, in the place of its entries, are neither zeros nor entries of "+
 			"this GPT, such as a boot loader in unused entries", w.array+off), nil
 	}
 	return w, "", nil
+}
+
+// placeArray places the array at the first offset, unless another one already holds the same entries.
+func (w *rewrite) placeArray(d disk.Disk, offsets []int64) error {
+	for i, off := range offsets {
+		b, err := ondisk.Bytes(d, off, int64(len(w.want)))
+		if err != nil {
+			return err
+		}
+		equal := bytes.Equal(b, w.want)
+		if i == 0 || equal {
+			w.array, w.found = off, b
+		}
+		if equal {
+			break
+		}
+	}
+	return nil
 }
 
 // mayHoldBackup reports whether an LBA is legal for the backup.
@@ -443,7 +451,7 @@ func (c *copies) findEnlarged(g *gpt) error {
 }
 
 // arrayPatches returns patches that rewrite the array of a copy, including moved entries. Each patch covers one entry.
-func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch, name string) (out []disk.Patch) {
+func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch) (out []disk.Patch) {
 	now := slices.Clone(w.want)
 	for _, e := range entries {
 		copy(now[e.Off:], e.New)
@@ -463,7 +471,7 @@ func (c *copies) arrayPatches(w *rewrite, entries []disk.Patch, name string) (ou
 		}
 		out = append(out, disk.Patch{
 			Off: int64(at + from), Old: was[from:end], New: is[from:end],
-			Reason: fmt.Sprintf("%s: entry %d, from the other copy", name, at/n+1),
+			Reason: fmt.Sprintf("entry %d, from the other copy", at/n+1),
 		})
 	}
 	return out

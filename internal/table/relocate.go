@@ -157,42 +157,11 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		return nil
 	}
 	sum := c.good().header.EntriesCRC ^ c.difference(entries)
-	var headers, arrays [2]int64
-	for i := range c.valid {
-		headers[i], arrays[i] = c.places(i)
-		if i == backup {
-			headers[i], arrays[i] = headers[i]+c.growth(to.Size), arrays[i]+c.growth(to.Size)
-		}
-	}
 	out := make([]disk.Patch, 0, 2*len(entries)+16) // a table can have thousands of entries
 	for i, own := range c.valid {
-		w, name, patches := c.rewrites[i], copyNames[i], entries
-		switch {
-		case own != nil:
-		case w == nil || (!mends && !c.backupMoves()):
-			continue // the copy stays as it is, and a move is refused
-		default:
-			patches = c.arrayPatches(w, entries, name)
-		}
-		for _, e := range patches {
-			e.Off += arrays[i]
-			if own != nil {
-				e.Reason = name + ": " + e.Reason
-			}
-			out = append(out, e)
-		}
-		known := cmp.Or(own, c.good())
-		first := ondisk.I64(known.header.FirstUsable) * c.sector
-		usable := disk.Range{Off: first, Len: c.usable(to.Size) - first}
-		now := header(known.raw, c.sector, headers[i], headers[1-i], arrays[i], usable, sum)
-		if own != nil {
-			out = append(out, changed(headers[i], own.raw, now, headerFields, func(field string) string {
-				return name + ": " + field
-			})...)
-		} else if string(w.old) != string(now) {
-			out = append(out, disk.Patch{
-				Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy",
-			})
+		// Any other copy stays as it is, and a move is refused.
+		if own != nil || c.rewrites[i] != nil && (mends || c.backupMoves()) {
+			out = append(out, c.relocate(i, entries, sum, to.Size)...)
 		}
 	}
 	switch {
@@ -203,6 +172,25 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out
+}
+
+// relocate returns the patches of one copy, on a disk of size bytes. sum is the checksum of the rewritten array.
+func (c *copies) relocate(i int, entries []disk.Patch, sum uint32, size int64) (out []disk.Patch) {
+	name, known := copyNames[i], cmp.Or(c.valid[i], c.good())
+	at, array := c.places(i, size)
+	other, _ := c.places(1-i, size)
+	first := ondisk.I64(known.header.FirstUsable) * c.sector
+	usable := disk.Range{Off: first, Len: c.usable(size) - first}
+	was, now, fields := known.raw, header(known.raw, c.sector, at, other, array, usable, sum), headerFields
+	if c.valid[i] == nil {
+		entries = c.arrayPatches(c.rewrites[i], entries)
+		was, fields = c.rewrites[i].old, []field{{0, int64(len(now)), "header, from the other copy"}}
+	}
+	for _, e := range entries {
+		e.Off, e.Reason = e.Off+array, name+": "+e.Reason
+		out = append(out, e)
+	}
+	return append(out, changed(at, was, now, fields, func(field string) string { return name + ": " + field })...)
 }
 
 // movedEntries returns patches of the first and last LBA of moved partitions. Patch offsets count from the array.

@@ -300,25 +300,28 @@ func (r *resized) slots(first []byte, size int64) error {
 		copy(first[atEntries+c.shield*entrySize:], e.bytes())
 	}
 	for _, s := range all {
-		x := s.Range
-		if s.Type == typeProtective {
-			end := units.AlignDown(s.End(), r.n)
-			if r.gpt.coversEnd(s.End()) {
-				end = min(size, (MaxLBA+1)*r.n)
-			}
-			if x.Off = units.AlignUp(s.Off, r.n); s.Off == r.SectorSize {
-				x.Off = r.n // LBA 1 still
-			}
-			x.Len = end - x.Off
-		} else {
-			var err error
-			if x, err = r.whole(s.Number, x); err != nil {
-				return err
-			}
+		x, err := r.slot(s, size)
+		if err != nil {
+			return err
 		}
 		if err := r.put(first, s.entry, s.raw, s.Range, x, 0); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// slot returns the new range of a slot of a hybrid MBR.
+func (r *resized) slot(s Partition, size int64) (disk.Range, error) {
+	if s.Type != typeProtective {
+		return r.whole(s.Number, s.Range)
+	}
+	start, end := units.AlignUp(s.Off, r.n), units.AlignDown(s.End(), r.n)
+	if s.Off == r.SectorSize {
+		start = r.n // LBA 1 still
+	}
+	if r.gpt.coversEnd(s.End()) {
+		end = min(size, (MaxLBA+1)*r.n)
+	}
+	return disk.Range{Off: start, Len: end - start}, nil
 }
