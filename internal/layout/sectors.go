@@ -262,17 +262,17 @@ func (l *Layout) fitting(d disk.Disk) error {
 			continue
 		}
 		e, err := explain(disk.InSectors(d, n), n)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if !e.beats(best) || e.sure == 0 && !usualSectors(n) {
+		case !e.beats(best) || e.sure == 0 && !usualSectors(n):
 			continue
-		}
-		best = e
-		l.Sectors.Counted, l.Sectors.By = n, DataAlone
-		if e.sure > 0 {
+		case e.sure > 0:
 			l.Sectors.By = BootRecords
+		default:
+			l.Sectors.By = DataAlone
 		}
+		best, l.Sectors.Counted = e, n
 	}
 	return nil
 }
