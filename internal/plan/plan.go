@@ -266,14 +266,17 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	if len(p.Moves) > 0 || p.Size > p.OldSize {
 		p.refuseTorn(l)
 	}
-	if p.Size > p.OldSize && l.Table != nil && l.Table.Rest() {
+	if p.Size <= p.OldSize {
+		return
+	}
+	if l.Table != nil && l.Table.Rest() {
 		p.refuse("disk-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and its last %d bytes, after the last whole sector of %d "+
 				"bytes, are not zero and would be lost", p.OldSize, p.Size, p.OldSize%l.LBASize(), l.LBASize()),
 			"keep the disk size, or zero these bytes if nothing needs them")
 	}
 	// The layout refuses a move.
-	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 {
+	if l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 {
 		p.refuse(codeDamaged, ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and a damaged copy of the GPT has no place",
 			p.OldSize, p.Size),
@@ -281,13 +284,13 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 	// Readers look for the private header in the last sector. A move is refused elsewhere. Source: DiskAccessLibrary,
 	// LogicalDiskManager/PrivateHeader.cs.
-	if p.Size > p.OldSize && len(p.Moves) == 0 && l.Dynamic() && l.Table.Scheme != table.GPT {
+	if len(p.Moves) == 0 && l.Dynamic() && l.Table.Scheme != table.GPT {
 		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and "+
 			"the database of the dynamic disk is at its end", p.OldSize, p.Size),
 			"keep the disk size: leave out align=SIZE in --to, or name a device of that size")
 	}
 	whole := cmp.Or(l.Volume, l.Outer)
-	if p.Size > p.OldSize && whole != nil && whole.AtEnd {
+	if whole != nil && whole.AtEnd {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and the superblock of the %s on the whole disk is located from "+
 				"its end", p.OldSize, p.Size, whole.Kind),
