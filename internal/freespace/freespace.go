@@ -178,32 +178,37 @@ func (f *finder) cut(taken []disk.Range) {
 	f.ranges = slices.DeleteFunc(left, func(x disk.Range) bool { return x.Len < f.least })
 }
 
-// result returns the free space, and counts for each volume the free ranges, their bytes and the stored ones among
-// them.
+// result returns the free space, with the counts of each volume.
 func (f *finder) result() (*Found, error) {
 	for i := range f.volumes {
-		v := &f.volumes[i]
-		at := disk.Range{Len: f.layout.Size}
-		if p, ok := f.layout.Partition(v.Partition); ok {
-			at = p.Range
-		}
-		if v.Whole != "" {
-			continue
-		}
-		for _, free := range disk.Overlapping(f.ranges, at) {
-			v.Ranges++
-			v.LeftOut += free.Len
-			for e, err := range disk.Extents(f.disk, free) {
-				if err != nil {
-					return nil, err
-				}
-				if !e.Zero {
-					v.Stored += e.Len
-				}
+		if v := &f.volumes[i]; v.Whole == "" {
+			if err := f.count(v); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return &Found{f.ranges, f.volumes}, nil
+}
+
+// count counts the free ranges of a volume, their bytes and the stored ones among them.
+func (f *finder) count(v *Volume) error {
+	at := disk.Range{Len: f.layout.Size}
+	if p, ok := f.layout.Partition(v.Partition); ok {
+		at = p.Range
+	}
+	for _, free := range disk.Overlapping(f.ranges, at) {
+		v.Ranges++
+		v.LeftOut += free.Len
+		for e, err := range disk.Extents(f.disk, free) {
+			if err != nil {
+				return err
+			}
+			if !e.Zero {
+				v.Stored += e.Len
+			}
+		}
+	}
+	return nil
 }
 
 // ofNTFS finds the free space of an NTFS. It returns an error if the log is open, because a replay could change the
@@ -278,25 +283,30 @@ func Count(d disk.Disk, parts []Part) ([]FragmentsOf, error) {
 			err := fmt.Errorf("partition %d: %w of %d volumes", p.Number, ondisk.ErrLimit, maxFragmented)
 			return append(out, FragmentsOf{Part: p, Err: err}), nil
 		}
-		if err := p.identify(d); err != nil {
-			return nil, err
-		}
-		walk, err := p.walk()
+		v, err := p.count(d, budget)
 		if err != nil {
-			out = append(out, FragmentsOf{Part: p, Err: err})
-			continue
-		}
-		v := FragmentsOf{Part: p, Census: guestfile.Census{Budget: budget}}
-		if err := walk(&v.Census, disk.Section(d, p.Range)); err != nil {
-			err = ondisk.Shift(err, p.Off)
-			if !ondisk.Understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
-				return nil, err
-			}
-			v = FragmentsOf{Part: p, Err: err}
+			return nil, err
 		}
 		out = append(out, v)
 	}
 	return out, nil
+}
+
+// count counts the files of one part.
+func (p *Part) count(d disk.Disk, budget *guestfile.Budget) (FragmentsOf, error) {
+	if err := p.identify(d); err != nil {
+		return FragmentsOf{}, err
+	}
+	walk, err := p.walk()
+	if err != nil {
+		return FragmentsOf{Part: *p, Err: err}, nil //nolint:nilerr // the part carries it
+	}
+	v := FragmentsOf{Part: *p, Census: guestfile.Census{Budget: budget}}
+	err = ondisk.Shift(walk(&v.Census, disk.Section(d, p.Range)), p.Off)
+	if ondisk.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+		return FragmentsOf{Part: *p, Err: err}, nil
+	}
+	return v, err
 }
 
 // identify finds the kind of a volume inside another one. A file system larger than its place continues elsewhere.
