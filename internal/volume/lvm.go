@@ -550,7 +550,7 @@ func logicalVolume(lv *lvmSection, own string, extent uint64, in disk.Range) (Pa
 		out.Name = "[" + lv.name + "]"
 	}
 	var kinds []string
-	first, extents, contiguous := uint64(0), uint64(0), own != "" && in.Off > 0
+	first, extents, contiguous := uint64(0), uint64(0), true
 	for i, s := range lv.sections {
 		n, err1 := s.number("extent_count")
 		kind, err2 := s.value("type")
@@ -558,25 +558,25 @@ func logicalVolume(lv *lvmSection, own string, extent uint64, in disk.Range) (Pa
 			return out, err
 		}
 		stripes := s.values("stripes") // alternating names of physical volumes and first extents
-		linear := kind == "striped" && len(stripes) == 2
-		if linear {
+		at, here := uint64(0), false
+		if kind == "striped" && len(stripes) == 2 {
 			kind = "linear"
+			at, err1 = strconv.ParseUint(stripes[1], 10, 64)
+			here = err1 == nil && stripes[0] == own && at < most && n < most
+		}
+		if i == 0 {
+			first = at
 		}
 		kinds = append(kinds, kind)
-		if contiguous = contiguous && linear && stripes[0] == own; contiguous {
-			at, err := strconv.ParseUint(stripes[1], 10, 64)
-			if i == 0 {
-				first = at
-			}
-			contiguous = err == nil && at < most && n < most && at == first+extents
-		}
+		contiguous = contiguous && here && at == first+extents
 		extents = min(extents+min(n, most), most)
 	}
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
 	out.Kind = strings.Join(kinds[:min(len(kinds), 4)], ", ")
 	var ok bool
-	if out.Size, ok = lvmBytes(extents, extent); !ok || !contiguous || len(lv.sections) == 0 {
+	if out.Size, ok = lvmBytes(extents, extent); !ok || !contiguous || len(lv.sections) == 0 ||
+		own == "" || in.Off <= 0 {
 		return out, nil
 	}
 	if off, ok := lvmBytes(first, extent); ok && off <= in.Len && out.Size <= in.Len-off {

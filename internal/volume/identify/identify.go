@@ -181,12 +181,10 @@ func withContent(whole disk.Disk, at int64, identify prober) (*volume.Volume, er
 		whole, at = disk.Section(whole, inside), at+inside.Off
 		if v.Content == nil {
 			found, err := identify(whole, at)
-			if err != nil {
+			if err != nil || sound(found) == nil {
 				return outer, err
 			}
-			if v.Content = sound(found); v.Content == nil {
-				break
-			}
+			v.Content = found
 			v.Add("content", describe(found))
 			v.Inherit(found)
 			if v != outer {
