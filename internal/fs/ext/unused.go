@@ -167,18 +167,8 @@ func (u *unused) inode(n *inode) error {
 	if binary.LittleEndian.Uint16(n.raw[0x1a:]) == 0 { // no links
 		return nil
 	}
-	attrs := int64(binary.LittleEndian.Uint32(n.raw[0x68:]))
-	if u.fs.super.Incompat&incompat64Bit != 0 {
-		attrs |= int64(binary.LittleEndian.Uint16(n.raw[0x76:])) << 32
-	}
-	if attrs != 0 {
-		if !u.fs.holds(attrs, 1) {
-			return ondisk.Field(fmt.Sprintf("ext inode %d", n.number), "block of extended attributes", n.at+0x68, attrs,
-				fmt.Sprintf("less than %d", u.fs.blocks))
-		}
-		if err := u.blocks(disk.Range{Off: attrs, Len: 1}); err != nil {
-			return err
-		}
+	if err := u.xattrs(n); err != nil {
+		return err
 	}
 	switch fast := int(binary.LittleEndian.Uint32(n.raw[4:])) < mapSize && n.flags()&flagExtents == 0; {
 	case n.flags()&flagInline != 0:
@@ -201,6 +191,22 @@ func (u *unused) inode(n *inode) error {
 		}
 	}
 	return nil
+}
+
+// xattrs visits the block of the extended attributes of an inode.
+func (u *unused) xattrs(n *inode) error {
+	at := int64(binary.LittleEndian.Uint32(n.raw[0x68:]))
+	if u.fs.super.Incompat&incompat64Bit != 0 {
+		at |= int64(binary.LittleEndian.Uint16(n.raw[0x76:])) << 32
+	}
+	switch {
+	case at == 0:
+		return nil
+	case !u.fs.holds(at, 1):
+		return ondisk.Field(fmt.Sprintf("ext inode %d", n.number), "block of extended attributes", n.at+0x68, at,
+			fmt.Sprintf("less than %d", u.fs.blocks))
+	}
+	return u.blocks(disk.Range{Off: at, Len: 1})
 }
 
 // freeInto adds the free space in the bitmaps of all groups.

@@ -401,10 +401,8 @@ func (b *bootSector) relocate(was, is []byte, n int64) bool {
 	now := [][]byte{sector(info)} // from sector 1 on
 	if sector(backup) != nil && reserved > 2 {
 		binary.LittleEndian.PutUint16(is[atBackup:], 2)
-		now = append(now, slices.Clone(is[:units.SectorSize]))
-		if reserved > 3 {
-			now = append(now, sector(info))
-		}
+		now = append(now, slices.Clone(is[:units.SectorSize]), sector(info))
+		now = now[:min(reserved-1, 3)]
 	}
 	for i, content := range now {
 		place := is[int64(i+1)*n:][:units.SectorSize]
