@@ -234,15 +234,7 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		case slices.Equal(refs[a.ref].At, refs[b.ref].At) && refs[a.ref].Kind == refs[b.ref].Kind:
 			twice[max(a.ref, b.ref)], same[[2]int{a.ref, b.ref}] = true, true
 		default:
-			clash = &ondisk.Issue{
-				Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,
-				Text: fmt.Sprintf("%s and %s overlap at byte %d",
-					refs[a.ref].Name(), refs[b.ref].Name(), b.Off),
-				Remedy: "check the file systems in the guest (chkdsk, fsck), or leave the partitions where they are",
-			}
-			for _, i := range []int{a.ref, b.ref} {
-				refs[i].Encode, refs[i].Stays = nil, "it overlaps another reference"
-			}
+			clash = overlap(&refs[a.ref], &refs[b.ref], b.Off)
 		}
 	}
 	for i, r := range refs {
@@ -251,6 +243,18 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		}
 	}
 	return kept, clash
+}
+
+// overlap keeps two references that claim byte at as they are, and returns the issue.
+func overlap(a, b *Ref, at int64) *ondisk.Issue {
+	for _, r := range []*Ref{a, b} {
+		r.Encode, r.Stays = nil, "it overlaps another reference"
+	}
+	return &ondisk.Issue{
+		Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,
+		Text:   fmt.Sprintf("%s and %s overlap at byte %d", a.Name(), b.Name(), at),
+		Remedy: "check the file systems in the guest (chkdsk, fsck), or leave the partitions where they are",
+	}
 }
 
 // EncodeBytes encodes a byte offset in 64 bits.
