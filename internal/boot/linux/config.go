@@ -134,34 +134,40 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		if p.Kind == table.Extended {
 			continue
 		}
-		files, err := g.Files(p)
-		before := l.opened
-		if err == nil {
-			err = l.read(p, files)
-		}
-		// A loader reads the files before the journal replay, and Linux after it.
-		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
-			why := ondisk.Shift(open.Unread, p.Off)
-			if g.NotSeen(p, searched, why); l.opened > before {
-				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read without a "+
-					"replay of the journal, which may change it and is unreadable: %v", p.Number, why),
-					"shut the guest down cleanly first, or check it for positions such as (hd0)63+1")
-			}
-		} else if ok {
-			err = errors.Join(err, l.read(p, open.Before))
-		}
-		if err != nil {
-			what := searched
-			if !l.used(p) {
-				what = ""
-			}
-			g.NotSeen(p, what, err)
-		}
-		if err = tolerable(err); err != nil {
+		if err := tolerable(l.readPartition(p)); err != nil {
 			return l.found, fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 	}
 	return l.found, l.follow()
+}
+
+// readPartition reads the configuration files of a partition before and after a journal replay. It records
+// unreadable files.
+func (l *guest) readPartition(p boot.Partition) error {
+	files, err := l.g.Files(p)
+	before := l.opened
+	if err == nil {
+		err = l.read(p, files)
+	}
+	// A loader reads the files before the journal replay, and Linux after it.
+	if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
+		why := ondisk.Shift(open.Unread, p.Off)
+		if l.g.NotSeen(p, searched, why); l.opened > before {
+			l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read without a "+
+				"replay of the journal, which may change it and is unreadable: %v", p.Number, why),
+				"shut the guest down cleanly first, or check it for positions such as (hd0)63+1")
+		}
+	} else if ok {
+		err = errors.Join(err, l.read(p, open.Before))
+	}
+	if err != nil {
+		what := searched
+		if !l.used(p) {
+			what = ""
+		}
+		l.g.NotSeen(p, what, err)
+	}
+	return err
 }
 
 // tolerable drops errors about the content of a file system, and about absent files: an unreadable file prevents no
@@ -265,32 +271,40 @@ func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *sour
 	return s, true, nil
 }
 
-// expand returns the paths that match a pattern, limited to one more than the caller may read. It lists folders only
-// for a star.
+// expand returns the paths that match a pattern, limited to one more than the caller may read.
 func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	paths := []string{""}
 	for element := range strings.SplitSeq(pattern, "/") {
 		var next []string
 		for _, dir := range paths {
-			if !strings.Contains(element, "*") {
-				next = append(next, path.Join(dir, element))
-				continue
-			}
-			if l.opened++; l.opened > maxOpened {
-				return nil, fmt.Errorf("folder %.256q: %w of files to search", dir, ondisk.ErrLimit)
-			}
-			entries, err := files.List(dir)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			found, err := l.match(files, dir, element)
+			if err != nil {
 				return nil, err
 			}
-			for _, e := range entries {
-				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) <= maxConfigs &&
-					e.Name != "." && e.Name != ".." {
-					next = append(next, path.Join(dir, e.Name))
-				}
-			}
+			next = append(next, found...)
+			next = next[:min(len(next), maxConfigs+1)]
 		}
 		paths = next
+	}
+	return paths, nil
+}
+
+// match returns the paths in a folder that match an element of a pattern. It lists the folder only for a star.
+func (l *guest) match(files guestfile.FS, dir, element string) (paths []string, err error) {
+	if !strings.Contains(element, "*") {
+		return []string{path.Join(dir, element)}, nil
+	}
+	if l.opened++; l.opened > maxOpened {
+		return nil, fmt.Errorf("folder %.256q: %w of files to search", dir, ondisk.ErrLimit)
+	}
+	entries, err := files.List(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && e.Name != "." && e.Name != ".." {
+			paths = append(paths, path.Join(dir, e.Name))
+		}
 	}
 	return paths, nil
 }

@@ -61,15 +61,20 @@ func (l *guest) follow() error {
 	}
 	for _, ld := range loaders {
 		if !ld.found && len(ld.missed) > 0 {
-			why := ld.missed[0]
-			if n := len(ld.missed) - 1; n > 0 {
-				why += fmt.Sprintf(" (and %d more places)", n)
-			}
+			why := ld.missed[0] + andMore(len(ld.missed)-1, " places")
 			l.miss(ld.Home, "the configuration of "+ld.Loader, why)
 		}
 	}
 	l.warn()
 	return l.failed
+}
+
+// andMore formats the number of further items, if there are any.
+func andMore(n int, what string) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more%s)", n, what)
 }
 
 // fail keeps the first read error.
@@ -95,10 +100,7 @@ func (l *guest) warn() {
 	if len(l.missed) == 0 {
 		return
 	}
-	more := ""
-	if n := len(l.missed) - 1; n > 0 {
-		more = fmt.Sprintf(" (and %d more: boot_unseen of --json has all)", n)
-	}
+	more := andMore(len(l.missed)-1, ": boot_unseen of --json has all")
 	l.found.Warn(unseenCode, 0, fmt.Sprintf("%s%s; if it contains sectors counted from the start of the disk, a "+
 		"move breaks the boot",
 		l.missed[0], more), "search the guest for block lists such as (hd0)63+1 (grep -rE "+
@@ -321,28 +323,31 @@ func (c *config) loadEnv(w [][]string) {
 		}
 	}
 	for _, name := range names {
-		devices, file, ok := c.devicesOf(name)
-		p, why := c.device(devices[0], false)
-		if why != "" || !ok {
-			continue
-		}
-		files, err := c.g.Files(p)
-		if err != nil {
-			continue // the configuration next to it is unreadable too
-		}
-		s, _, err := c.open(p, files, strings.Trim(path.Clean(file), "/"))
-		if err != nil {
-			if tolerable(err) != nil {
-				c.fail(err)
-			}
-			continue
-		}
-		for line := range strings.Lines(s.text) {
+		for line := range strings.Lines(c.environment(name)) {
 			if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok && !strings.HasPrefix(line, "#") {
 				c.assign(key, []string{value})
 			}
 		}
 	}
+}
+
+// environment returns the text of a GRUB environment block, or an empty one if it cannot be read: then the
+// configuration next to it is unreadable too.
+func (c *config) environment(name string) string {
+	devices, file, ok := c.devicesOf(name)
+	p, why := c.device(devices[0], false)
+	if why != "" || !ok {
+		return ""
+	}
+	files, err := c.g.Files(p)
+	if err != nil {
+		return ""
+	}
+	s, _, err := c.open(p, files, strings.Trim(path.Clean(file), "/"))
+	if c.legible(err) != nil {
+		return ""
+	}
+	return s.text
 }
 
 // scanSyslinux scans a line of SYSLINUX, which can name more files. Spec: syslinux wiki, "Config".

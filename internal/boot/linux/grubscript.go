@@ -52,65 +52,75 @@ func words(line string) (out []string) {
 	return out
 }
 
+// splitter collects the commands of a line.
+type splitter struct {
+	out  [][]word
+	cmd  []word // the current command
+	w    word   // the current word, and
+	text []byte // its last part
+	open bool   // the word has begun
+}
+
+func (s *splitter) add(b byte) { s.text, s.open = append(s.text, b), true }
+
+func (s *splitter) endText() {
+	if len(s.text) > 0 {
+		s.w, s.text = append(s.w, part{text: string(s.text)}), nil
+	}
+}
+
+func (s *splitter) endWord() {
+	if s.endText(); s.open && len(s.cmd) < maxConfigWords {
+		s.cmd = append(s.cmd, s.w)
+	}
+	s.w, s.open = nil, false
+}
+
+func (s *splitter) end() {
+	if s.endWord(); len(s.cmd) > 0 {
+		s.out = append(s.out, s.cmd)
+	}
+	s.cmd = nil
+}
+
 // commands splits a line into commands, and these into words. script marks a line of GRUB 2, with variables and
 // separators; braces are separate commands. Any other line is one command. Spec: GRUB manual, "Shell-like scripting";
 // GRUB 2.06, grub-core/script/yylex.l.
-func commands(line string, script bool) (out [][]word) {
-	var cmd []word
-	var w word
-	var text []byte
-	open := false // a word has begun
-	flush := func() {
-		if len(text) > 0 {
-			w, text = append(w, part{text: string(text)}), nil
-		}
-	}
-	endWord := func() {
-		if flush(); open && len(cmd) < maxConfigWords {
-			cmd = append(cmd, w)
-		}
-		w, open = nil, false
-	}
-	end := func() {
-		endWord()
-		if len(cmd) > 0 {
-			out = append(out, cmd)
-		}
-		cmd = nil
-	}
+func commands(line string, script bool) [][]word {
+	var s splitter
 	quote := byte(0)
 	for i := 0; i < len(line); i++ {
 		switch b := line[i]; {
 		case quote != 0 && b == quote:
 			quote = 0
 		case quote == 0 && (b == '"' || b == '\''):
-			quote, open = b, true
+			quote, s.open = b, true
 		case quote != '\'' && b == '\\' && i+1 < len(line):
 			i++
-			text, open = append(text, line[i]), true
+			s.add(line[i])
 		case script && quote != '\'' && b == '$' && isVariable(line[i+1:]):
 			name, n := variable(line[i+1:])
-			flush()
-			w, open = append(w, part{name, true}), true
+			s.endText()
+			s.w, s.open = append(s.w, part{name, true}), true
 			i += n
 		case quote != 0:
-			text = append(text, b)
+			s.add(b)
 		case b == ' ' || b == '\t':
-			endWord()
-		case b == '#' && !open:
-			end()
-			return out
+			s.endWord()
+		case b == '#' && !s.open:
+			s.end()
+			return s.out
 		case script && strings.IndexByte(";|&<>", b) >= 0:
-			end()
+			s.end()
 		case script && (b == '{' || b == '}'):
-			end()
-			out = append(out, []word{{{text: string(b)}}})
+			s.end()
+			s.out = append(s.out, []word{{{text: string(b)}}})
 		default:
-			text, open = append(text, b), true
+			s.add(b)
 		}
 	}
-	end()
-	return out
+	s.end()
+	return s.out
 }
 
 // isVariable reports whether a name follows a dollar.
@@ -155,18 +165,23 @@ func (c *config) expand(w word) []string {
 		if p.variable {
 			values = c.values(p.text)
 		}
-		var next []string
-		for _, o := range out {
-			for _, v := range values {
-				if v = o + v; len(next) == maxValues-1 || len(v) > maxValueLen {
-					v = unknown
-				}
-				if len(next) < maxValues && !slices.Contains(next, v) {
-					next = append(next, v)
-				}
+		out = joined(out, values)
+	}
+	return out
+}
+
+// joined returns each beginning with each end, up to the limits.
+func joined(begins, ends []string) (out []string) {
+	for _, begin := range begins {
+		for _, end := range ends {
+			v := begin + end
+			if len(out) == maxValues-1 || len(v) > maxValueLen {
+				v = unknown
+			}
+			if len(out) < maxValues && !slices.Contains(out, v) {
+				out = append(out, v)
 			}
 		}
-		out = next
 	}
 	return out
 }
@@ -292,15 +307,12 @@ func (c *config) run(w [][]string) {
 	case name == "{":
 		c.blocks++
 	case name == "}":
-		if c.blocks = max(0, c.blocks-1); c.blocks == 0 {
-			c.script.root = c.global
-		}
+		c.blocks = max(0, c.blocks-1)
+		c.resetRoot()
 	case name == "fi" || name == "done":
 		c.conditions = max(0, c.conditions-1)
 	case name == "menuentry" || name == "submenu" || name == "function":
-		if c.blocks == 0 {
-			c.script.root = c.global
-		}
+		c.resetRoot()
 	case isSet && value+variable != "":
 		c.set(w[0])
 	case name == "set" && len(w) > 1:
@@ -319,11 +331,8 @@ func (c *config) run(w [][]string) {
 	case name == "blscfg":
 		c.entries()
 	case slices.Contains([]string{"chainloader", "loopback", "ntldr"}, name):
-		for _, values := range w[1:] {
-			if slices.ContainsFunc(values, isUnknown) {
-				c.miss(c.in.Number, c.at(), fmt.Sprintf("it depends on an unknown value: %q",
-					cutText(c.command)))
-			}
+		if slices.ContainsFunc(slices.Concat(w[1:]...), isUnknown) {
+			c.miss(c.in.Number, c.at(), fmt.Sprintf("it depends on an unknown value: %q", cutText(c.command)))
 		}
 	case slices.Contains([]string{"linux", "linux16", "linuxefi"}, name) && len(w) > 1 && c.role != "":
 		c.kernel(first[1])
@@ -332,6 +341,13 @@ func (c *config) run(w [][]string) {
 		c.include(w[1:], syntax)
 	}
 	scanOptions(c, first)
+}
+
+// resetRoot restores $root outside of the menu entries.
+func (c *config) resetRoot() {
+	if c.blocks == 0 {
+		c.script.root = c.global
+	}
 }
 
 func isUnknown(s string) bool { return strings.Contains(s, unknown) }
@@ -371,59 +387,62 @@ func (c *config) unknownResult(w []string) {
 	}
 }
 
-// search assigns the device of a file system to a variable. Spec: GRUB manual, "search";
-// grub-core/commands/search_wrap.c.
-func (c *config) search(w []string) {
-	variable, value := "root", ""
-	_, kind, _ := strings.Cut(w[0], ".")
-	if kind != "" { // search.fs_uuid VALUE [VARIABLE [HINT]]
+// searchOptions maps the options of search to the commands search.KIND.
+var searchOptions = map[string]string{
+	"--fs-uuid": "fs_uuid", "-u": "fs_uuid", "--label": "label", "-l": "label", "--fs-label": "label",
+	"--file": "file", "-f": "file", "--part-uuid": "part_uuid", "-p": "part_uuid",
+	"--part-label": "part_label", "-L": "part_label",
+}
+
+// searchKeys maps the kinds of search to the keys of partition names.
+var searchKeys = map[string]string{
+	"fs_uuid": "uuid", "fs_label": "label", "label": "label", "part_uuid": "partuuid", "part_label": "partlabel",
+}
+
+// searchArguments decodes a search command. The order of its arguments depends on its form.
+func searchArguments(w []string) (kind, variable, value string) {
+	variable = "root"
+	if _, kind, _ = strings.Cut(w[0], "."); kind != "" { // search.fs_uuid VALUE [VARIABLE [HINT]]
 		if len(w) > 1 {
 			value = w[1]
 		}
 		if len(w) > 2 {
 			variable = w[2]
 		}
-	} else {
-		for _, x := range w[1:] {
-			name, isVariable := strings.CutPrefix(x, "--set=")
-			switch {
-			case isVariable:
-				variable = name
-			case x == "--fs-uuid" || x == "-u":
-				kind = "fs_uuid"
-			case x == "--label" || x == "-l" || x == "--fs-label":
-				kind = "fs_label"
-			case x == "--file" || x == "-f":
-				kind = "file"
-			case x == "--part-uuid" || x == "-p":
-				kind = "part_uuid"
-			case x == "--part-label" || x == "-L":
-				kind = "part_label"
-			case !strings.HasPrefix(x, "-"):
-				value = x
-			}
+		return kind, variable, value
+	}
+	for _, x := range w[1:] {
+		if name, ok := strings.CutPrefix(x, "--set="); ok {
+			variable = name
+		} else if option, ok := searchOptions[x]; ok {
+			kind = option
+		} else if !strings.HasPrefix(x, "-") {
+			value = x
 		}
 	}
-	keys := map[string]string{
-		"fs_uuid": "uuid", "fs_label": "label", "label": "label", "part_uuid": "partuuid", "part_label": "partlabel",
-	}
+	return kind, variable, value
+}
+
+// search assigns the device of a file system to a variable. Spec: GRUB manual, "search";
+// grub-core/commands/search_wrap.c.
+func (c *config) search(w []string) {
+	kind, variable, value := searchArguments(w)
 	if kind == "file" || kind == "fs_file" {
 		c.searchFile(variable, value)
 		return
 	}
-	if p, ok := c.named(keys[kind] + "=" + value); ok && kind != "" {
-		found := []string{fmt.Sprintf("#%d", p.Number)}
-		if variable != "root" {
-			c.assign(variable, found)
-			return
-		}
-		// It overrides any hint.
+	p, ok := c.named(searchKeys[kind] + "=" + value)
+	found := []string{fmt.Sprintf("#%d", p.Number)}
+	switch {
+	case !ok:
+		c.assign(variable, []string{unknown})
+	case variable != "root":
+		c.assign(variable, found)
+	default: // it overrides any hint
 		if c.script.root = found; c.blocks == 0 {
 			c.global = found
 		}
-		return
 	}
-	c.assign(variable, []string{unknown})
 }
 
 // searchFile assigns the first partition with a file to a variable. An unreadable partition can hold the file, too.

@@ -263,23 +263,20 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 	}
 	// The addresses of message and default command line precede those of the table.
 	message := atLiloTable - 4*sectors - 2*liloAddrLen
-	var places []int64
-	for i := range sectors + 2 {
-		if i > 0 || p.Message != 0 {
-			places = append(places, message+i*liloAddrLen)
-		}
-	}
-	if p.Message == 0 && !ondisk.IsZero(b[message:message+liloAddrLen]) {
-		return unsoundf("it has the address of a message of no length")
-	}
-	points := line
+	places, points := []int64{}, line
 	if p.Message != 0 {
+		places = append(places, message)
 		if points, err = m.address(b[message:]); err != nil {
 			return err
 		}
 		if _, err := m.section("message", points); err != nil {
 			return err
 		}
+	} else if !ondisk.IsZero(b[message : message+liloAddrLen]) {
+		return unsoundf("it has the address of a message of no length")
+	}
+	for i := range sectors + 1 {
+		places = append(places, message+(i+1)*liloAddrLen)
 	}
 	if err := m.refer("LILO parameters", points, liloSector, m.shiftAt(places...).sealed(atLiloSum), off); err != nil {
 		return err
@@ -435,19 +432,25 @@ func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	return nil, err
 }
 
+// liloName decodes the name of a kernel: printable characters, with zeros behind them.
+func liloName(b []byte) (name string, ok bool) {
+	name, rest, ended := strings.Cut(string(b), "\x00")
+	return name, ended && strings.Trim(rest, "\x00") == "" &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
 // kernelsOf decodes a table whose passwords have the given length. Zeros follow the last entry.
 func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err error) {
 	head := liloMaxName + password
 	at := int64(0)
 	for ; at+head+liloTail <= int64(len(b)) && b[at] != 0; at += head + liloTail {
-		name, rest, _ := strings.Cut(string(b[at:at+liloMaxName]), "\x00")
+		name, ok := liloName(b[at : at+liloMaxName])
 		tail := b[at+head:][:liloTail]
 		k := liloKernel{
 			Name: name, At: at + head, RAMDisk: binary.LittleEndian.Uint32(tail),
 			Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
 		}
-		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" ||
-			strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
+		if !ok {
 			return nil, unsoundf("entry %d of its table of kernels has no name", len(list)+1)
 		}
 		if k.Start, err = m.address(tail[atLiloStart:]); err != nil {

@@ -206,30 +206,33 @@ func (c *config) cryptKey(value string) {
 // a partition that the table also has would not move with it. Spec: Linux, Documentation/block/cmdline-partition.rst.
 func (c *config) commandLineTable(value string) {
 	for def := range strings.SplitSeq(value, ";") {
-		_, list, ok := strings.Cut(def, ":")
-		if !ok {
-			continue
+		if _, list, ok := strings.Cut(def, ":"); ok {
+			c.commandLineDisk(list)
 		}
-		at := int64(0)
-		for part := range strings.SplitSeq(list, ",") {
-			part, _, _ = strings.Cut(part, "(")
-			size, off, placed := strings.Cut(part, "@")
-			if placed {
-				n, ok := count(off)
-				if !ok {
-					break
-				}
-				at = n
+	}
+}
+
+// commandLineDisk checks the partitions of one disk: "size@offset(name),…".
+func (c *config) commandLineDisk(list string) {
+	at := int64(0)
+	for part := range strings.SplitSeq(list, ",") {
+		part, _, _ = strings.Cut(part, "(")
+		size, off, placed := strings.Cut(part, "@")
+		if placed {
+			n, ok := count(off)
+			if !ok {
+				return
 			}
-			if p, ok := c.startingAt(at); ok {
-				c.breaks(p.Number, fmt.Sprintf("the start of partition %d, byte %d", p.Number, at), true)
-			}
-			n, ok := count(size)
-			if !ok || n > math.MaxInt64-at {
-				break // "-", the rest of the disk
-			}
-			at += n
+			at = n
 		}
+		if p, ok := c.startingAt(at); ok {
+			c.breaks(p.Number, fmt.Sprintf("the start of partition %d, byte %d", p.Number, at), true)
+		}
+		n, ok := count(size)
+		if !ok || n > math.MaxInt64-at {
+			return // "-", the rest of the disk
+		}
+		at += n
 	}
 }
 
