@@ -95,10 +95,8 @@ func (node *node) each(kind uint32, wants func(name string) bool, visit func(*re
 		if e.kind != kind || !wants(e.name) {
 			continue
 		}
-		if rec == nil || rec.number != e.ref.number || rec.Sequence != e.ref.sequence {
-			if rec, err = node.extension(e.ref); err != nil {
-				return err
-			}
+		if rec, err = node.extension(e.ref, rec); err != nil {
+			return err
 		}
 		a, err := rec.named(&e)
 		if err == nil {
@@ -157,9 +155,12 @@ func (node *node) listed(b []byte) (e listed, err error) {
 	return e, nil
 }
 
-// extension loads a record of the attribute list. Attribute lists in that record are ignored, so that lists cannot
-// nest.
-func (node *node) extension(ref ref) (*record, error) {
+// extension loads a record of the attribute list, if it is not the last one loaded. Attribute lists in that record are
+// ignored, so that lists cannot nest.
+func (node *node) extension(ref ref, last *record) (*record, error) {
+	if last != nil && last.number == ref.number && last.Sequence == ref.sequence {
+		return last, nil
+	}
 	if ref.number == node.rec.number {
 		if ref.sequence != node.rec.Sequence {
 			return nil, node.rec.broken(0x10, "sequence number", node.rec.Sequence,

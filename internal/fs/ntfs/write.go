@@ -299,11 +299,8 @@ func (j *judge) judge(w *Write) *Conflict {
 	conflict := func(record int64, what string) *Conflict {
 		return &Conflict{LSN: w.LSN, Op: w.Op, Undo: w.Undo, Record: record, What: what}
 	}
-	ours := false
 	for _, n := range w.Owners {
-		r := j.roles[n]
-		ours = ours || r&ofFile != 0
-		switch {
+		switch r := j.roles[n]; {
 		case r&ofMFT != 0 && (w.Op != residentValue || !w.SameLayout):
 			return conflict(w.Record, "$MFT")
 		case r&ofFile != 0 && !w.SameLayout:
@@ -313,8 +310,7 @@ func (j *judge) judge(w *Write) *Conflict {
 		}
 	}
 	for _, t := range w.Targets {
-		r := j.roles[t.File]
-		switch {
+		switch r := j.roles[t.File]; {
 		case r&ofMFT != 0 && (w.Op.class() != bitmap || t.Type != typeBitmap):
 			return conflict(t.File, "clusters of $MFT")
 		case r&ofFile != 0:
@@ -323,7 +319,9 @@ func (j *judge) judge(w *Write) *Conflict {
 			return conflict(t.File, "the index of a folder of its path")
 		}
 	}
-	if !ours && slices.ContainsFunc(w.Places, j.hits) { // a value in the file's own record was judged above
+	// A value in the file's own record was judged above.
+	ours := slices.ContainsFunc(w.Owners, func(n int64) bool { return j.roles[n]&ofFile != 0 })
+	if !ours && slices.ContainsFunc(w.Places, j.hits) {
 		return conflict(w.Record, "patched bytes or a boot sector")
 	}
 	return nil
