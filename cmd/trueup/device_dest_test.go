@@ -269,7 +269,14 @@ func TestInterruptedDevice(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
-	disktest.WaitFor(t, "the mark", func() bool { return isMarked(t, file) })
+	disktest.WaitFor(t, "the mark", func() bool {
+		head := make([]byte, 23)
+		f, err := os.Open(file)
+		require.NoError(t, err)
+		_, err = f.ReadAt(head, 0)
+		require.NoError(t, errors.Join(err, f.Close()))
+		return string(head) == "trueup: unfinished copy"
+	})
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
 	require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr.String())
@@ -280,15 +287,4 @@ func TestInterruptedDevice(t *testing.T) {
 		stderr.String())
 	require.Contains(t, stdout.String(), last)
 	unfinishedDevice(t, device)
-}
-
-// isMarked reports whether the file of a device begins with the mark.
-func isMarked(t testing.TB, file string) bool {
-	t.Helper()
-	head := make([]byte, 23)
-	f, err := os.Open(file)
-	require.NoError(t, err)
-	_, err = f.ReadAt(head, 0)
-	require.NoError(t, errors.Join(err, f.Close()))
-	return string(head) == "trueup: unfinished copy"
 }

@@ -162,7 +162,14 @@ func TestSourceChanges(t *testing.T) {
 	t.Parallel()
 	original := noisyDisk(t, 64)
 	for name, change := range map[string]func(path string) error{
-		"a byte is written": func(path string) error { return overwrite(path, 50<<20) },
+		"a byte is written": func(path string) error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteAt([]byte("changed"), 50<<20)
+			return errors.Join(err, f.Close())
+		},
 		"a hole is punched": func(path string) error {
 			return exec.Command("fallocate", "--punch-hole", "--offset", "40M", "--length", "1M", path).Run()
 		},
@@ -178,16 +185,6 @@ func TestSourceChanges(t *testing.T) {
 			f.requireError(t, r.wait(t), "changed")
 		})
 	}
-}
-
-// overwrite changes some bytes of a file.
-func overwrite(path string, off int64) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt([]byte("changed"), off)
-	return errors.Join(err, f.Close())
 }
 
 // holdOpen keeps an image open in QEMU until the test ends.

@@ -104,7 +104,13 @@ func TestDestOnOddFileSystems(t *testing.T) {
 				{c.two, toFlat, []string{"out-flat.vmdk", "out.vmdk"}},
 			} {
 				if step.files == nil {
-					require.NoError(t, removeAll(behind))
+					list, err := os.ReadDir(behind)
+					for _, e := range list {
+						if err == nil {
+							err = os.Remove(filepath.Join(behind, e.Name()))
+						}
+					}
+					require.NoError(t, err)
 					continue
 				}
 				requireNotes(t, step.notes, append([]string{source, dest}, step.flags...)...)
@@ -146,17 +152,6 @@ func TestPartialNameStays(t *testing.T) {
 			require.Equal(t, 0, trueup(t, "verify", source, filepath.Join(behind, "out.vmdk")).code)
 		})
 	}
-}
-
-// removeAll empties a folder.
-func removeAll(dir string) error {
-	list, err := os.ReadDir(dir)
-	for _, e := range list {
-		if err == nil {
-			err = os.Remove(filepath.Join(dir, e.Name()))
-		}
-	}
-	return err
 }
 
 // These tests are about the containers that align writes, not the disks in them.

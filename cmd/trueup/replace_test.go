@@ -25,18 +25,12 @@ func seededDisk(t testing.TB, path, seed string) string {
 	return path
 }
 
-// flatDisk makes the flat VMDK NAME.vmdk with its own disk.
-func flatDisk(t testing.TB, dir, name string) string {
-	t.Helper()
-	raw := seededDisk(t, filepath.Join(t.TempDir(), "disk.raw"), name)
-	return formatFlat.convert(t, raw, dir, name, "ide")
-}
-
 // newReplace is an align of a raw disk over the flat VMDK x.vmdk in a new folder.
 func newReplace(t testing.TB) fault {
 	t.Helper()
 	f := newFault(t, seededDisk(t, filepath.Join(t.TempDir(), "new.raw"), "new"))
-	f.dest = flatDisk(t, filepath.Dir(f.dest), "x")
+	raw := seededDisk(t, filepath.Join(t.TempDir(), "disk.raw"), "x")
+	f.dest = formatFlat.convert(t, raw, filepath.Dir(f.dest), "x", "ide")
 	return f
 }
 

@@ -93,10 +93,12 @@ func TestServeEndsBySignals(t *testing.T) {
 	require.Equal(t, 0, serving(t, "--as-is", "--socket", socket, unbootable).signal(t, syscall.SIGHUP))
 }
 
-// printed starts a server and returns the commands that it prints, by their programs. TestLinuxReadsTheResults tests
-// guestfish.
-func printed(t testing.TB, source string) map[string]string {
-	t.Helper()
+// The printed commands work. virt-v2v needs a system of its own kind, so only its input file is checked.
+func TestServePrintsCommands(t *testing.T) {
+	t.Parallel()
+	source, dir := sampleDisk(t), t.TempDir()
+	want := filepath.Join(dir, "want.img")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
 	cmd := exec.Command(builtPath, "serve", "--socket", filepath.Join(t.TempDir(), "a socket"), source)
 	var out lockedBuffer
 	cmd.Stdout = &out
@@ -113,16 +115,6 @@ func printed(t testing.TB, source string) map[string]string {
 		}
 		return len(commands) == 4
 	})
-	return commands
-}
-
-// The printed commands work. virt-v2v needs a system of its own kind, so only its input file is checked.
-func TestServePrintsCommands(t *testing.T) {
-	t.Parallel()
-	source, dir := sampleDisk(t), t.TempDir()
-	want := filepath.Join(dir, "want.img")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
-	commands := printed(t, source)
 	fake := strings.Replace(commands["virt-v2v"], "&& virt-v2v -i disk v2v.qcow2 ", "&& echo looks at v2v.qcow2 ", 1)
 	require.Contains(t, disktest.Run(t, "sh", "-c", "cd "+dir+" && "+fake), "looks at v2v.qcow2")
 	for _, program := range []string{"qemu-img convert", "nbdcopy"} {

@@ -381,10 +381,11 @@ func TestDirtyFAT(t *testing.T) {
 	require.Contains(t, r.stderr, "entry of cluster 2 in FAT 2")
 }
 
-// ntDisk is a disk of Windows NT 4 with two FATs and the registry value DISK\Information. Source of the offsets:
-// ntddft.h and ntdskreg.h.
-func ntDisk(t *testing.T) windowsDisk {
-	t.Helper()
+// Windows NT 4 keeps its drive letters: hivex and libregf read the new positions of both partitions, and no other
+// change.
+func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
+	t.Parallel()
+	// Source of the offsets: ntddft.h and ntdskreg.h.
 	const cylinder, system = 16065, "WINNT/system32/config/SYSTEM"
 	d := windowsDisk{signature: windowsSignature, sectors: 10 * cylinder, volumes: []windowsVolume{
 		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 5*cylinder - 63, loads: "NTLDR"},
@@ -409,14 +410,6 @@ func ntDisk(t *testing.T) windowsDisk {
 	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"),
 		"[\\DISK]\n\"Information\"=hex:"+hexBytes(value)+"\n")
 	d.volumes[0].files = map[string]string{system: hive}
-	return d
-}
-
-// Windows NT 4 keeps its drive letters: hivex and libregf read the new positions of both partitions, and no other
-// change.
-func TestWindowsNT4KeepsItsDriveLetters(t *testing.T) {
-	t.Parallel()
-	d := ntDisk(t)
 	// A partition in a .reg file: not a member of a set, healthy, and its start.
 	text := func(_ uint32, start int64) string {
 		return hexBytes(binary.LittleEndian.AppendUint64([]byte{4, 0, 0, 0, 0, 0, 0, 0}, uint64(start)))
