@@ -52,13 +52,9 @@ var (
 	lvm    = mbrPart(13*cylinder, 900*cylinder, false, volume.LVM2)
 )
 
-// chained returns a disk with a boot chain.
-func chained(l *layout.Layout) *layout.Layout {
-	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds Windows"}}
-	return l
-}
-
 func TestRoleOfADisk(t *testing.T) {
+	l := disk255(boot.Empty, xp)
+	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds Windows"}}
 	for _, tc := range []struct {
 		name string
 		l    *layout.Layout
@@ -67,7 +63,7 @@ func TestRoleOfADisk(t *testing.T) {
 		{"xp boots", disk255(windows2000, xp), align.BootDisk},
 		{"xp, data with the same code", disk255(windows2000, xpData), align.DataDisk},
 		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
-		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
+		{"a windows without a code", l, align.UnknownRole},
 		{
 			"grub legacy needs no flag", disk255(linux.Legacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm),
 			align.BootDisk,

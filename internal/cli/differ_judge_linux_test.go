@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -61,7 +63,8 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	}
 	defer s.Close()
 	m.damaged = realign.Broken(align.Relevant(s.Damage, nil)) != nil
-	if !copies(s) {
+	refuses := func(f align.Finding) bool { return f.Effect >= ondisk.Refuse }
+	if slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses) {
 		return out
 	}
 	format, size := qemuName(s.Image.Format), s.Image.Disk.Size()

@@ -19,9 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -392,12 +390,6 @@ type difference struct {
 	state      string      // of the row of scan
 	planned    string      // error code of the plan of its disk, in that row
 	got, want  differTable
-}
-
-// copies reports whether convert would copy the image, judging by the container alone.
-func copies(s *realign.Source) bool {
-	refuses := func(f align.Finding) bool { return f.Effect >= ondisk.Refuse }
-	return !slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses)
 }
 
 // badEnd returns the faults in the exit code and the error messages of a command.

@@ -12,16 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
-
-// node makes an empty special file. Most users cannot make a block device.
-func node(t *testing.T, name string, kind uint32) {
-	t.Helper()
-	if err := unix.Mknod(name, kind|0o600, int(unix.Mkdev(1, 3))); err != nil {
-		t.Skipf("no right to make such a node: %v", err)
-	}
-}
 
 // file makes a file with a text.
 func file(name, text string) func(*testing.T) {
@@ -30,17 +23,22 @@ func file(name, text string) func(*testing.T) {
 
 // qcow2 makes a file with the signature of a qcow2.
 func qcow2(name string) func(*testing.T) {
-	return func(t *testing.T) { t.Helper(); putImage(t, name) }
+	return func(t *testing.T) { t.Helper(); put(t, name, qcow2forge.New(tiny(), 16).Bytes) }
 }
 
 func folder(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) }
 
 func special(name string, kind uint32) func(*testing.T) {
-	return func(t *testing.T) { t.Helper(); node(t, name, kind) }
+	return func(t *testing.T) {
+		t.Helper()
+		if err := unix.Mknod(name, kind|0o600, int(unix.Mkdev(1, 3))); err != nil {
+			t.Skipf("no right to make such a node: %v", err)
+		}
+	}
 }
 
 func symlink(to, name string) func(*testing.T) {
-	return func(t *testing.T) { t.Helper(); link(t, to, name) }
+	return func(t *testing.T) { t.Helper(); require.NoError(t, os.Symlink(to, name)) }
 }
 
 func noFile(*testing.T) {}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
@@ -90,19 +89,9 @@ func put(t *testing.T, name string, content []byte) {
 	require.NoError(t, os.WriteFile(name, content, 0o640))
 }
 
-func link(t *testing.T, to, name string) {
-	t.Helper()
-	require.NoError(t, os.Symlink(to, name))
-}
-
 // tiny is an aligned disk.
 func tiny() forge.Bytes {
 	return tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 512})
-}
-
-func putImage(t *testing.T, name string) {
-	t.Helper()
-	put(t, name, qcow2forge.New(tiny(), 16).Bytes)
 }
 
 func putFlat(t *testing.T, extent string) {

@@ -157,28 +157,22 @@ func TestZerosAreNeverWritten(t *testing.T) {
 	}
 }
 
-// scattered is a disk with stretches of all three kinds at odd places.
-func scattered(seed uint64) source {
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	s := source{size: 6*mib + 512*rnd.Int64N(100)}
-	for off := int64(0); off < s.size; {
-		r := disk.Range{Off: off, Len: min(1+rnd.Int64N(600*kib), s.size-off)}
-		switch rnd.IntN(3) {
-		case 0:
-			s.data = append(s.data, r)
-		case 1:
-			s.stored = append(s.stored, r)
-		}
-		off = r.End()
-	}
-	return s
-}
-
 // Where a sparse file puts its grains follows from the order of Reserve. The same job must give the same bytes on any
 // number of processors.
 func TestTheLayoutDoesNotDependOnJobs(t *testing.T) {
 	for seed := range uint64(3) {
-		s := scattered(seed)
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		s := source{size: 6*mib + 512*rnd.Int64N(100)}
+		for off := int64(0); off < s.size; {
+			r := disk.Range{Off: off, Len: min(1+rnd.Int64N(600*kib), s.size-off)}
+			switch rnd.IntN(3) {
+			case 0:
+				s.data = append(s.data, r)
+			case 1:
+				s.stored = append(s.stored, r)
+			}
+			off = r.End()
+		}
 		want, _ := run(t, s, 64*kib, 1)
 		disktest.EqualBytes(t, s.bytes(), want.Bytes())
 		for jobs := 2; jobs <= 8; jobs++ {
