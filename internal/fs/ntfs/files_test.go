@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
 
@@ -278,7 +279,7 @@ func TestNTFSIndex(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"A", "B", "C", "D", "E"}, names)
 	for _, name := range append(names, "", "AA", "BB", "CC", "DD", "EE") {
-		found, err := walkBlocks(root, blocks, utf16Of(name))
+		found, err := walkBlocks(root, blocks, utf16.Encode([]rune(name)))
 		require.NoError(t, err)
 		if len(name) == 1 {
 			require.Equal(t, []string{name}, found)
@@ -286,14 +287,6 @@ func TestNTFSIndex(t *testing.T) {
 			require.Empty(t, found)
 		}
 	}
-}
-
-func utf16Of(s string) []uint16 {
-	out := []uint16{}
-	for _, c := range []byte(s) {
-		out = append(out, uint16(c))
-	}
-	return out
 }
 
 // An index with blocks that refer to themselves or their parent, entries that do not advance, or too many levels is an
