@@ -76,27 +76,20 @@ func TestEachErrorIsReturned(t *testing.T) {
 		}
 		at := pending(t, c)
 		for _, undo := range []bool{false, true} {
-			requireErrors(t, c, at[len(at)-1], undo)
-		}
-	}
-}
-
-// requireErrors kills a run at a call, then fails each call and each read of the next run, and requires that it returns
-// the error.
-func requireErrors(t *testing.T, c simCase, at int, undo bool) {
-	t.Helper()
-	start, calls, reads := killed(t, c, at, undo)
-	for n := 1; n <= calls; n++ {
-		x := start()
-		x.on.Fail = n
-		_, err := x.life(false, undo)
-		require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, call %d of %d", c.name, undo, n, calls)
-	}
-	for n := 1; n <= reads; n++ {
-		x := start()
-		x.on.FailRead = n
-		if _, err := x.life(false, undo); x.on.Reads >= n {
-			require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, read %d of %d", c.name, undo, n, reads)
+			start, calls, reads := killed(t, c, at[len(at)-1], undo)
+			for n := 1; n <= calls; n++ {
+				x := start()
+				x.on.Fail = n
+				_, err := x.life(false, undo)
+				require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, call %d of %d", c.name, undo, n, calls)
+			}
+			for n := 1; n <= reads; n++ {
+				x := start()
+				x.on.FailRead = n
+				if _, err := x.life(false, undo); x.on.Reads >= n {
+					require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, read %d of %d", c.name, undo, n, reads)
+				}
+			}
 		}
 	}
 }

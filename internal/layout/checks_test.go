@@ -113,24 +113,16 @@ func TestHintsOfGeometry(t *testing.T) {
 	require.Equal(t, table.Geometry{Heads: 16, Sectors: 32}, geometry())
 }
 
-// dosChain is a disk of 255 heads and 63 sectors with a FAT16 in a chain that begins off sectors after the start of
-// cylinder 1.
-func dosChain(t *testing.T, off int64) *layout.Layout {
-	t.Helper()
-	const cylinder = 255 * 63
-	start := cylinder + off
-	f := tableforge.NewMBR(int(start)+17000, slot(0x05, uint32(start), 16500))
-	tableforge.PutEBR(f, start, slot(0x06, 63, 16000), tableforge.Slot{})
-	fsforge.PutFAT16(f, start+63, 16000)
-	l := read(t, f)
-	require.Equal(t, table.Geometry{Heads: 255, Sectors: 63}, l.Geometry)
-	return l
-}
-
 // DOS never reads a chain off the cylinders: there is a warning if something moves, since the move does not repair it.
 func TestChainThatDOSCannotRead(t *testing.T) {
 	for off, said := range map[int64]bool{0: false, 1: true} {
-		l := dosChain(t, off)
+		const cylinder = 255 * 63
+		start := cylinder + off
+		f := tableforge.NewMBR(int(start)+17000, slot(0x05, uint32(start), 16500))
+		tableforge.PutEBR(f, start, slot(0x06, 63, 16000), tableforge.Slot{})
+		fsforge.PutFAT16(f, start+63, 16000)
+		l := read(t, f)
+		require.Equal(t, table.Geometry{Heads: 255, Sectors: 63}, l.Geometry)
 		require.Equal(t, said,
 			slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "dos-chain" && i.OnMove }))
 		record := l.Items()[0]

@@ -307,14 +307,7 @@ func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 	} {
 		require.Equal(t, want.ID, layout.Identify(codeOf(t, disktest.Corpus(t, "loaders/"+file))).ID, file)
 	}
-	require.Equal(t, firmware.Limine.ID, layout.Identify(limine(t)).ID)
-	gptboot := disktest.ReadFile(t, disktest.Corpus(t, "loaders/freebsd8/gptboot"))
-	require.True(t, firmware.FreeBSDBoot.Known(gptboot[:codeLength]))
-}
-
-// limine returns the boot sector in the header file of Limine's installer.
-func limine(t *testing.T) []byte {
-	t.Helper()
+	// Limine's installer has the boot sector in a header file.
 	text := disktest.ReadFile(t, disktest.Corpus(t, "loaders/limine8/limine-bios-hdd.h"))
 	var code []byte
 	for _, x := range regexp.MustCompile(`0x[0-9a-fA-F]{2}\b`).FindAllString(string(text), codeLength) {
@@ -322,5 +315,7 @@ func limine(t *testing.T) []byte {
 		require.NoError(t, err)
 		code = append(code, byte(n))
 	}
-	return code
+	require.Equal(t, firmware.Limine.ID, layout.Identify(code).ID)
+	gptboot := disktest.ReadFile(t, disktest.Corpus(t, "loaders/freebsd8/gptboot"))
+	require.True(t, firmware.FreeBSDBoot.Known(gptboot[:codeLength]))
 }

@@ -19,20 +19,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// fakeProc makes a folder like /proc of a process that has a file open, with flags as the kernel prints them.
-func fakeProc(t *testing.T, pid, file, flags string) string {
-	t.Helper()
-	proc := t.TempDir()
-	for _, d := range []string{"fd", "fdinfo"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(proc, pid, d), 0o700))
-	}
-	require.NoError(t, os.Symlink(file, filepath.Join(proc, pid, "fd", "4")))
-	info := []byte("pos:\t0\nflags:\t" + flags + "\n")
-	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "fdinfo", "4"), info, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "comm"), []byte("VBoxHeadless\n"), 0o600))
-	return proc
-}
-
 // A program that has a file open for writing is named; readers, this process, and what is not a process are not. Spec:
 // proc(5).
 func TestWriters(t *testing.T) {
@@ -54,7 +40,15 @@ func TestWriters(t *testing.T) {
 		{fmt.Sprint(os.Getpid()), "0100002", false},
 	} {
 		var got []Writer
-		Writers(fakeProc(t, c.pid, file, c.flags), func(w Writer) bool {
+		proc := t.TempDir()
+		for _, d := range []string{"fd", "fdinfo"} {
+			require.NoError(t, os.MkdirAll(filepath.Join(proc, c.pid, d), 0o700))
+		}
+		require.NoError(t, os.Symlink(file, filepath.Join(proc, c.pid, "fd", "4")))
+		info := []byte("pos:\t0\nflags:\t" + c.flags + "\n")
+		require.NoError(t, os.WriteFile(filepath.Join(proc, c.pid, "fdinfo", "4"), info, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(proc, c.pid, "comm"), []byte("VBoxHeadless\n"), 0o600))
+		Writers(proc, func(w Writer) bool {
 			got = append(got, w)
 			return true
 		})

@@ -128,12 +128,6 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	}
 	require.Empty(t, relocate(table, here, table.Geometry(nil)),
 		"a table that keeps every partition in its place changes nothing")
-	requireInSectors(t, d, table)
-}
-
-// requireInSectors requires that a sound table is refused in the other sector size, or has the same partitions there.
-func requireInSectors(t *testing.T, d disk.Disk, table *Table) {
-	t.Helper()
 	n := 512 + 4096 - table.SectorSize
 	refused := slices.ContainsFunc(table.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Refuse })
 	if n != 512 && n != 4096 || refused || table.SizeIn(Places{}, d.Size(), n) > d.Size() {

@@ -122,26 +122,21 @@ func TestQcow2BitmapOfWrites(t *testing.T) {
 		b, err := imagetest.Open(t, path).Bitmap("guest")
 		require.NoError(t, err)
 		require.True(t, b.Consistent)
-		require.Equal(t, servedBitmap(t, path, "guest"), b.Written)
+		var written []disk.Range
+		out := disktest.Run(t, "nbdinfo", "--json", "--map=qemu:dirty-bitmap:guest", "--", "[", "qemu-nbd", "-r",
+			"-f", "qcow2", "-B", "guest", path, "]")
+		var extents []struct{ Offset, Length, Type int64 }
+		require.NoError(t, json.Unmarshal([]byte(out), &extents))
+		for _, e := range extents {
+			if e.Type == 1 {
+				written = disk.Append(written, disk.Range{Off: e.Offset, Len: e.Length})
+			}
+		}
+		require.Equal(t, written, b.Written)
 		require.Greater(t, len(b.Written), 1)
 		_, err = imagetest.Open(t, path).Bitmap("none")
 		require.ErrorIs(t, err, ondisk.ErrReference)
 	}
-}
-
-// servedBitmap returns the dirty ranges of a bitmap by qemu-nbd.
-func servedBitmap(t *testing.T, path, name string) (written []disk.Range) {
-	t.Helper()
-	out := disktest.Run(t, "nbdinfo", "--json", "--map=qemu:dirty-bitmap:"+name, "--", "[", "qemu-nbd", "-r", "-f",
-		"qcow2", "-B", name, path, "]")
-	var extents []struct{ Offset, Length, Type int64 }
-	require.NoError(t, json.Unmarshal([]byte(out), &extents))
-	for _, e := range extents {
-		if e.Type == 1 {
-			written = disk.Append(written, disk.Range{Off: e.Offset, Len: e.Length})
-		}
-	}
-	return written
 }
 
 // Each wrong field of a bitmap is refused, and a bitmap that was not saved has no ranges.

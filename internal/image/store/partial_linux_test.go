@@ -95,17 +95,6 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	})
 }
 
-// folderOfOrdinaryUser is a folder of a test that has no rights of root.
-func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
-	t.Helper()
-	path := t.TempDir()
-	dir, err := gate.OpenFolder(path)
-	require.NoError(t, err)
-	disktest.OrdinaryUser(t, path)
-	t.Cleanup(func() { dir.Close() })
-	return dir
-}
-
 // onePart returns the parts of a copy with one new file, x.
 func onePart(t *testing.T) (*Parts, *partialFile) {
 	t.Helper()
@@ -146,7 +135,11 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := folderOfOrdinaryUser(t)
+			path := t.TempDir()
+			dir, err := gate.OpenFolder(path)
+			require.NoError(t, err)
+			disktest.OrdinaryUser(t, path)
+			t.Cleanup(func() { dir.Close() })
 			f, err := dir.At.Create(".x.partial", 0o600)
 			require.NoError(t, err)
 			defer f.Close()

@@ -257,38 +257,32 @@ func TestReadsOfHostileVHDTables(t *testing.T) {
 	require.Equal(t, 9, seen)
 }
 
-// vhdChain is a base, a child and its child in one folder: names, and the sectors that each has.
-func vhdChain(t *testing.T, dir string, block int64) (want []byte) {
-	t.Helper()
-	size := 3*mib + 5*sector
-	base, mid, top := imagetest.Noise(21, size), imagetest.Noise(22, size), imagetest.Noise(23, size)
-	inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
-	inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
-	imagetest.Write(t, dir, "base.vhd", vhdforge.New(base, vhdforge.Layout{Block: block, ID: 0xb0}).Bytes)
-	imagetest.Write(t, dir, "mid.avhd",
-		vhdforge.New(mid, vhdforge.Layout{Block: block, ID: 0xb1, Stored: inMid, Parent: &vhdforge.Parent{
-			ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
-		}}).Bytes)
-	imagetest.Write(t, dir, "top.avhd",
-		vhdforge.New(top, vhdforge.Layout{Block: block, ID: 0xb2, Stored: inTop, Parent: &vhdforge.Parent{
-			ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
-		}}).Bytes)
-	for s := range int64(size / sector) {
-		from := base
-		if inTop(s) {
-			from = top
-		} else if inMid(s) {
-			from = mid
-		}
-		want = append(want, from[s*sector:(s+1)*sector]...)
-	}
-	return want
-}
-
 func TestVHDChain(t *testing.T) {
 	for _, block := range []int64{4 * kib, 2 * mib} {
 		dir := t.TempDir()
-		want := vhdChain(t, dir, block)
+		var want []byte
+		size := 3*mib + 5*sector
+		base, mid, top := imagetest.Noise(21, size), imagetest.Noise(22, size), imagetest.Noise(23, size)
+		inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
+		inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
+		imagetest.Write(t, dir, "base.vhd", vhdforge.New(base, vhdforge.Layout{Block: block, ID: 0xb0}).Bytes)
+		imagetest.Write(t, dir, "mid.avhd",
+			vhdforge.New(mid, vhdforge.Layout{Block: block, ID: 0xb1, Stored: inMid, Parent: &vhdforge.Parent{
+				ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
+			}}).Bytes)
+		imagetest.Write(t, dir, "top.avhd",
+			vhdforge.New(top, vhdforge.Layout{Block: block, ID: 0xb2, Stored: inTop, Parent: &vhdforge.Parent{
+				ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
+			}}).Bytes)
+		for s := range int64(size / sector) {
+			from := base
+			if inTop(s) {
+				from = top
+			} else if inMid(s) {
+				from = mid
+			}
+			want = append(want, from[s*sector:(s+1)*sector]...)
+		}
 		img := imagetest.Open(t, filepath.Join(dir, "top.avhd"))
 		require.Equal(t, "differencing", img.Subformat)
 		require.True(t, img.Child)

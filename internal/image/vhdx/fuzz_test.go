@@ -18,17 +18,6 @@ import (
 // fuzzed is an image with fuzzed metadata; checksums are updated, since no mutation would hit them.
 type fuzzed struct{ header, regions, meta, bat, log []byte }
 
-// cut returns the parts of a forged image.
-func cut(v *vhdxforge.File) fuzzed {
-	used := func(at, most int64) []byte {
-		return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
-	}
-	return fuzzed{
-		header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1, regionTableSize),
-		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
-	}
-}
-
 // file puts the parts where a forged image has them.
 func (z fuzzed) file() *disktest.MemFile {
 	var all []disktest.MemPiece
@@ -65,7 +54,13 @@ func (z fuzzed) file() *disktest.MemFile {
 // FuzzVHDX reads anything as the structures of a VHDX whose checksums are right.
 func FuzzVHDX(f *testing.F) {
 	add := func(v *vhdxforge.File) {
-		z := cut(v)
+		used := func(at, most int64) []byte {
+			return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
+		}
+		z := fuzzed{
+			header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1, regionTableSize),
+			meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
+		}
 		f.Add(z.header, z.regions, z.meta, z.bat, z.log)
 	}
 	data := bytes.Repeat([]byte("sector of a disk"), 3*mib/16)

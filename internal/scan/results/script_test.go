@@ -229,17 +229,6 @@ func TestHeaderOfTheScript(t *testing.T) {
 	require.NotContains(t, scriptOf(t, s, nil), "\ncopy ")
 }
 
-// laidOut formats the small library with a template.
-func laidOut(t *testing.T, name, text string) string {
-	t.Helper()
-	f, err := ParseTemplate(name, text)
-	require.NoError(t, err)
-	s, images := smallLibrary()
-	var b strings.Builder
-	require.NoError(t, f.Write(&b, &Report{Summary: s, Images: slices.Values(images), Fail: Off4K}))
-	return b.String()
-}
-
 func TestTemplateOfAUser(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"x.tmpl", `{{range .images}}{{with .priority}}{{if .rank}}{{.rank}} {{end}}{{end}}{{end}}`, "1 2 3 4 5 6 "},
@@ -255,7 +244,12 @@ func TestTemplateOfAUser(t *testing.T) {
 		{"x.html.tmpl", `<b>{{"<i>"}}</b>`, `<b>&lt;i&gt;</b>`},
 		{"x.html.txt", `<b>{{"<i>"}}</b>`, `<b><i></b>`},
 	} {
-		require.Equal(t, c.want, laidOut(t, c.name, c.text), c.text)
+		f, err := ParseTemplate(c.name, c.text)
+		require.NoError(t, err)
+		s, images := smallLibrary()
+		var b strings.Builder
+		require.NoError(t, f.Write(&b, &Report{Summary: s, Images: slices.Values(images), Fail: Off4K}))
+		require.Equal(t, c.want, b.String(), c.text)
 	}
 }
 
