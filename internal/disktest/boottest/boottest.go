@@ -76,12 +76,7 @@ func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
 // GuestOf returns the guest of a byte slice, for finders.
 func GuestOf(t testing.TB, b []byte) *boot.Guest {
 	t.Helper()
-	return GuestOn(t, Disk(b))
-}
-
-// GuestOn returns the guest of a disk, for finders.
-func GuestOn(t testing.TB, d disk.Disk) *boot.Guest {
-	t.Helper()
+	d := Disk(b)
 	tab, parts := Partitions(t, d)
 	return Guest(d, tab, parts)
 }
@@ -129,21 +124,16 @@ func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, e
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprint(r.State) + Said(r.Found), nil
-	}
-}
-
-// Said formats findings as text.
-func Said(f boot.Found) string {
-	var text strings.Builder
-	fmt.Fprintln(&text, f.Issues, f.Chain, f.Signs, f.Unseen)
-	for _, x := range f.Refs {
-		fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
-		for _, s := range x.Seals {
-			fmt.Fprintln(&text, s.Name, s.At, string(s.Raw))
+		var text strings.Builder
+		fmt.Fprintln(&text, r.Found.Issues, r.Found.Chain, r.Found.Signs, r.Found.Unseen)
+		for _, x := range r.Found.Refs {
+			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
+			for _, s := range x.Seals {
+				fmt.Fprintln(&text, s.Name, s.At, string(s.Raw))
+			}
 		}
+		return fmt.Sprint(r.State) + text.String(), nil
 	}
-	return text.String()
 }
 
 // Texts returns the steps of a boot.

@@ -92,7 +92,12 @@ func SameBytes(t *testing.T, src *image.Image, name string, kinds ...store.Creat
 		for jobs := 1; jobs <= 8; jobs += 3 {
 			dir := t.TempDir()
 			require.NoError(t, Fill(t, src, filepath.Join(dir, name), o, jobs).Publish())
-			all := AllFiles(t, dir)
+			var all []byte
+			for _, name := range disktest.Names(t, dir) {
+				b, err := os.ReadFile(filepath.Join(dir, name))
+				require.NoError(t, err)
+				all = append(append(all, name...), b...)
+			}
 			if first == nil {
 				first = all
 			}
@@ -130,18 +135,6 @@ var Kinds = []store.CreateOptions{
 	{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"},
 	{Format: "vmdk", Subformat: "twoGbMaxExtentFlat"},
 	{Format: "vmdk", Subformat: "streamOptimized"},
-}
-
-// AllFiles returns the names and contents of all files in a folder.
-func AllFiles(t *testing.T, dir string) []byte {
-	t.Helper()
-	var all []byte
-	for _, name := range disktest.Names(t, dir) {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
-		all = append(append(all, name...), b...)
-	}
-	return all
 }
 
 // Shows checks the data of the image under a name, after opening it again.

@@ -116,18 +116,15 @@ func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
 // run runs tests by name, and ends them after most.
 func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) ([]byte, error) {
 	tmp := filepath.Join(b.cache, "tmp")
-	unmountBelow(tmp)
+	mounts, _ := os.ReadFile("/proc/self/mounts") // without it, mounts are unknown
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], tmp+"/") {
+			_ = exec.Command("umount", "--lazy", f[1]).Run() // a remaining mount fails the removal
+		}
+	}
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
 		return nil, err
 	}
-	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", pattern(names))
-	c.Env = append(c.Env, env)
-	c.WaitDelay = time.Second // a process of the test may hold its output
-	return c.CombinedOutput()
-}
-
-// pattern matches some tests, or one part of a test.
-func pattern(names []string) string {
 	parts := strings.Split(strings.Join(names, "|"), "/")
 	for i, p := range parts {
 		if i > 0 {
@@ -135,17 +132,10 @@ func pattern(names []string) string {
 		}
 		parts[i] = "^(" + p + ")$"
 	}
-	return strings.Join(parts, "/")
-}
-
-// unmountBelow unmounts everything that ended tests left mounted below dir.
-func unmountBelow(dir string) {
-	mounts, _ := os.ReadFile("/proc/self/mounts") // without it, mounts are unknown
-	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
-			_ = exec.Command("umount", "--lazy", f[1]).Run() // a remaining mount fails the removal
-		}
-	}
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", strings.Join(parts, "/"))
+	c.Env = append(c.Env, env)
+	c.WaitDelay = time.Second // a process of the test may hold its output
+	return c.CombinedOutput()
 }
 
 // trace runs one test without a mutant, or uses an earlier result.

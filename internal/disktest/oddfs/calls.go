@@ -99,15 +99,6 @@ const answersEnv = "TRUEUP_TEST_ANSWERS"
 // failed is whether a part of a test has failed.
 var failed atomic.Bool
 
-// failFast ends a part of a test after the failure of another, with -failfast, which by itself does not end tests that
-// have begun.
-func failFast(t testing.TB) {
-	t.Helper()
-	if failed.Load() && flag.Lookup("test.failfast").Value.String() == "true" {
-		t.Skip("another part has failed")
-	}
-}
-
 // Asker starts a process that runs the same test, and returns a function that sends requests to it. The test begins
 // with Answered. A process cannot wait for a file system that it serves itself, and starting one for each call takes
 // longer than the call.
@@ -137,7 +128,9 @@ func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
 	})
 	return func(q Question) (a Answer) {
 		t.Helper()
-		failFast(t)
+		if failed.Load() && flag.Lookup("test.failfast").Value.String() == "true" {
+			t.Skip("another part has failed")
+		}
 		err := questions.Encode(q)
 		if err == nil {
 			err = answers.Decode(&a)

@@ -92,7 +92,15 @@ func NewGPT(sector int64, sectors, slots int64, entries ...GPTEntry) forge.Bytes
 		{sectors - 1, 1, sectors - 1 - array},
 	} {
 		for i, e := range entries {
-			putGPTEntry(f, c.entries*sector+int64(i)*gptEntrySize, i, e)
+			at := c.entries*sector + int64(i)*gptEntrySize
+			f.Put(at, gptBasicData)
+			f.Text(at+16, "one partition 00")
+			f.U16(at+30, uint16(i))
+			f.U64(at+32, e.First)
+			f.U64(at+40, e.Last)
+			for j, u := range utf16.Encode([]rune(e.Name)) {
+				f.U16(at+56+2*int64(j), u)
+			}
 		}
 		at := c.header * sector
 		f.Text(at, "EFI PART")
@@ -109,17 +117,6 @@ func NewGPT(sector int64, sectors, slots int64, entries ...GPTEntry) forge.Bytes
 		SealGPT(f, at, sector)
 	}
 	return f
-}
-
-func putGPTEntry(f forge.Bytes, at int64, i int, e GPTEntry) {
-	f.Put(at, gptBasicData)
-	f.Text(at+16, "one partition 00")
-	f.U16(at+30, uint16(i))
-	f.U64(at+32, e.First)
-	f.U64(at+40, e.Last)
-	for j, u := range utf16.Encode([]rune(e.Name)) {
-		f.U16(at+56+2*int64(j), u)
-	}
 }
 
 // SealGPT updates both checksums of the header at a byte offset, as far as the fields are within the image: a wrong
