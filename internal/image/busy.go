@@ -18,16 +18,7 @@ import (
 // Busy looks for signs of a program that uses the image: lock files and saved states beside it, and locks or mounts of
 // its open files. A copy of a disk that is being written is worthless.
 func (img *Image) Busy() ([]ondisk.Issue, error) {
-	var out []ondisk.Issue
-	for _, f := range img.Handles {
-		if err := f.QEMULock(); err != nil {
-			out = append(out, busy(err.Error(), "shut the virtual machine down"))
-		}
-		if f.Claimed() {
-			out = append(out, busy(fmt.Sprintf("the device %q is mounted, or part of another device", f.Name()),
-				"unmount it, or copy a snapshot of it"))
-		}
-	}
+	out := img.claimed()
 	if d, ok := img.Remote.(*gate.Drive); ok {
 		out = append(out, driveBusy(d)...)
 	}
@@ -59,6 +50,20 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		}
 	}
 	return out, nil
+}
+
+// claimed returns the issues of locks and mounts of the open files.
+func (img *Image) claimed() (out []ondisk.Issue) {
+	for _, f := range img.Handles {
+		if err := f.QEMULock(); err != nil {
+			out = append(out, busy(err.Error(), "shut the virtual machine down"))
+		}
+		if f.Claimed() {
+			out = append(out, busy(fmt.Sprintf("the device %q is mounted, or part of another device", f.Name()),
+				"unmount it, or copy a snapshot of it"))
+		}
+	}
+	return out
 }
 
 const guid = `[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`
@@ -229,24 +234,19 @@ func (img *Image) lockedBy(d *gate.Folder, name string) string {
 	if !strings.HasPrefix(name, ".lck-") && ext != ".lck" && ext != ".vmem" && ext != ".vmss" && ext != ".sav" {
 		return "" // skip the comparison for thousands of extents
 	}
-	var memory bool
-	for _, f := range img.Handles {
-		if !d.Holds(f) {
-			continue
-		}
-		if name == f.Base()+".lck" {
-			return "is the lock of a program that has the disk open"
-		}
-		stem := strings.TrimSuffix(f.Base(), path.Ext(f.Base()))
-		counts := d != img.Dir || f.Base() == img.Base
-		memory = memory || counts && (strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-"))
-	}
+	inFolder := slices.DeleteFunc(slices.Clone(img.Handles), func(f *gate.File) bool { return !d.Holds(f) })
 	switch {
+	case slices.ContainsFunc(inFolder, func(f *gate.File) bool { return name == f.Base()+".lck" }):
+		return "is the lock of a program that has the disk open"
 	case strings.HasSuffix(name, ".vmx.lck"):
 		return "is the lock of a running virtual machine in this folder"
 	case strings.HasPrefix(name, ".lck-"):
 		return "is the lock of an ESXi host on a file of this folder"
-	case ext == ".vmem" && memory:
+	case ext == ".vmem" && slices.ContainsFunc(inFolder, func(f *gate.File) bool {
+		stem := strings.TrimSuffix(f.Base(), path.Ext(f.Base()))
+		return (d != img.Dir || f.Base() == img.Base) &&
+			(strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-"))
+	}):
 		return "is the memory of a running or suspended virtual machine"
 	case ext == ".vmss", vboxState().MatchString(name):
 		return savedMachine

@@ -346,14 +346,7 @@ func (w *below) look(d *gate.Folder, at string, deep int) error {
 		return nil
 	}
 	for _, n := range inner {
-		sub, err := d.At.Enter(n)
-		if err == nil {
-			folder := gate.NewFolder(sub)
-			err = errors.Join(w.look(folder, filepath.Join(at, n), deep+1), folder.Close())
-		} else {
-			err = w.pass(filepath.Join(at, n), err)
-		}
-		if err != nil {
+		if err := w.enter(d, n, filepath.Join(at, n), deep+1); err != nil {
 			return err
 		}
 	}
@@ -371,6 +364,16 @@ func (w *below) pass(at string, err error) error {
 		return nil
 	}
 	return err
+}
+
+// enter looks into a subfolder, whose path is at.
+func (w *below) enter(d *gate.Folder, name, at string, deep int) error {
+	sub, err := d.At.Enter(name)
+	if err != nil {
+		return w.pass(at, err)
+	}
+	folder := gate.NewFolder(sub)
+	return errors.Join(w.look(folder, at, deep), folder.Close())
 }
 
 // folder finds snapshots in one folder.

@@ -276,6 +276,20 @@ type ends struct {
 
 var spareEnds = sync.Pool{New: func() any { return new(ends) }}
 
+// read reads the head and the tail for detection.
+func (e *ends) read(f driver.File) (head, tail []byte, err error) {
+	if head, err = e.readHead(f); err != nil {
+		return nil, nil, err
+	}
+	tail = e.tail[:min(f.Size(), tailSize)]
+	if beyond(f) != nil {
+		clear(tail) // formats with a header have no structures there
+	} else {
+		err = ondisk.ReadFull(f, tail, f.Size()-int64(len(tail)))
+	}
+	return head, tail, err
+}
+
 // readHead reads the parts of the head for detection; the rest is zeros.
 func (e *ends) readHead(f driver.File) ([]byte, error) {
 	clear(e.head[:])
@@ -326,17 +340,10 @@ func detect(f driver.File, want, requiredBy string) (driver.Format, error) {
 // recognise returns the formats that match the content: the last supported one, the names of all, and the last
 // unsupported one.
 func recognise(f driver.File) (found driver.Format, names []string, other recognised, err error) {
-	size := f.Size()
 	e, _ := spareEnds.Get().(*ends)
 	defer spareEnds.Put(e)
-	head, err := e.readHead(f)
+	head, tail, err := e.read(f)
 	if err != nil {
-		return found, nil, other, err
-	}
-	tail := e.tail[:min(size, tailSize)]
-	if beyond(f) != nil {
-		clear(tail) // formats with a header have no structures there
-	} else if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
 		return found, nil, other, err
 	}
 	found = raw.Format
@@ -353,19 +360,29 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 			names, other = append(names, c.name), c
 		}
 	}
-	if len(names) == 0 {
-		if c := companionOf(f.Name(), head); c != nil {
-			text, remedy := CompanionText(c.name, f.Name())
-			return found, []string{c.name}, recognised{name: c.name, kind: Companion, remedy: text + "; " + remedy}, nil
-		}
+	if len(names) > 0 {
+		return found, names, other, nil
 	}
-	for _, c := range others {
-		if c.detect == nil && len(names) == 0 && strings.EqualFold(filepath.Ext(f.Name()), c.extension) {
-			names, other = append(names, c.name), c
-		}
+	if other = byName(f.Name(), head); other.name != "" {
+		return found, []string{other.name}, other, nil
 	}
-	other.table = len(names) == 0 && raw.HoldsPartition(head, size)
-	return found, names, other, nil
+	other.table = raw.HoldsPartition(head, f.Size())
+	return found, nil, other, nil
+}
+
+// byName returns the format or companion that the name of a file without a known header stands for, or a zero one.
+func byName(name string, head []byte) recognised {
+	if c := companionOf(name, head); c != nil {
+		text, remedy := CompanionText(c.name, name)
+		return recognised{name: c.name, kind: Companion, remedy: text + "; " + remedy}
+	}
+	i := slices.IndexFunc(others, func(c recognised) bool {
+		return c.detect == nil && strings.EqualFold(filepath.Ext(name), c.extension)
+	})
+	if i < 0 {
+		return recognised{}
+	}
+	return others[i]
 }
 
 func matches(want, found string, names []string) bool {
