@@ -52,10 +52,6 @@ func quoteUnix(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
 	}
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-			strings.ContainsRune("-_./+=:,@%", r)
-	}
 	switch {
 	case s == "":
 		return "''"
@@ -64,10 +60,16 @@ func quoteUnix(s string) string {
 	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
 		return `"$(printf '` + strings.ReplaceAll(octal(s), "%", "%%") + `')"`
 	// zsh expands =name to the path of a command
-	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
+	case s[0] != '=' && onlyOf(s, "-_./+=:,@%"):
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// onlyOf reports whether s consists of letters and digits of ASCII and of some other characters.
+func onlyOf(s, others string) bool {
+	others += "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return strings.Trim(s, others) == ""
 }
 
 // escaped reports whether a character must be escaped, because plain quotes cannot hold it.
@@ -108,11 +110,7 @@ func QuoteWindows(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = `.\` + s
 	}
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-			strings.ContainsRune(`-_.\/:+`, r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+	if s != "" && onlyOf(s, `-_.\/:+`) {
 		return s
 	}
 	var b strings.Builder
