@@ -107,12 +107,9 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 	if (p.Manifest == nil) != (from.Manifest == nil) {
 		out = append(out, "only one of the packages has a manifest")
 	}
-	disks := map[string]bool{}
-	for _, d := range from.Disks() {
-		disks[d.Member] = true
-	}
 	for _, m := range from.Members {
-		if m.Role != roleFile || disks[m.Name] || m.file == nil {
+		isDisk := slices.ContainsFunc(from.Disks(), func(d Disk) bool { return d.Member == m.Name })
+		if m.Role != roleFile || isDisk || m.file == nil {
 			continue
 		}
 		same := false
@@ -184,7 +181,7 @@ func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[
 	}
 	sums := map[string][]byte{}
 	for _, m := range p.members {
-		if m.from.file == nil || (m.text && m.from.Role == roleManifest) {
+		if m.from.file == nil || m.newManifest() {
 			continue
 		}
 		f, err := p.reopen(files, m)
@@ -254,35 +251,40 @@ func (p *Output) check() error {
 		return ondisk.In(ErrDigest, "read back %s: %w", p.base, err)
 	}
 	defer got.Close()
-	bad := func(what string) error {
-		return ondisk.In(ErrDigest, "the package differs in its %s from the data written: the storage or memory of "+
-			"this machine is at fault; nothing was published", what)
-	}
 	for _, f := range got.Envelope.Files {
 		if err := got.bad[f.Href]; sys.FromSystem(err) {
 			return err
 		}
 	}
 	if len(got.Members) != len(p.members) {
-		return bad("members")
+		return notAsWritten("members")
 	}
 	for _, want := range p.members {
-		m := got.member(want.name)
-		if m == nil || m.Size != want.size || (p.Kind == "ova" && m.data != want.data) {
-			return bad("members")
-		}
-		if !want.text {
-			continue
-		}
-		text, err := ondisk.Bytes(m.file, 0, m.Size)
-		if err == nil && !bytes.Equal(text, want.written) {
-			err = bad("texts")
-		}
-		if err != nil {
+		if err := p.checkMember(got.member(want.name), want); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkMember compares a member that was read back, nil if it is missing, with the one written.
+func (p *Output) checkMember(m *Member, want *outMember) error {
+	if m == nil || m.Size != want.size || (p.Kind == "ova" && m.data != want.data) {
+		return notAsWritten("members")
+	}
+	if !want.text {
+		return nil
+	}
+	text, err := ondisk.Bytes(m.file, 0, m.Size)
+	if err == nil && !bytes.Equal(text, want.written) {
+		err = notAsWritten("texts")
+	}
+	return err
+}
+
+func notAsWritten(parts string) error {
+	return ondisk.In(ErrDigest, "the package differs in its %s from the data written: the storage or memory of this "+
+		"machine is at fault; nothing was published", parts)
 }
 
 // findUnnamed finds the images of the package that no disk of the envelope names, without the parts of other files.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -116,34 +117,38 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 		o := &outMember{name: p.nameOf(m), from: m, most: m.Size, size: m.Size, text: text}
 		if r, ok := rewrite[m.Name]; ok {
 			o.rewrite, o.most = &r, r.Size+r.Size/8+64*units.MiB
-			if err := p.mayRewrite(m, r); err != nil {
-				return err
-			}
 		}
-		if err := p.mayDigest(o); err != nil {
+		if err := p.mayChange(o); err != nil {
 			return err
 		}
-		switch {
-		case changes && m.Role == roleCertificate:
+		if changes && m.Role == roleCertificate {
 			p.Dropped = append(p.Dropped, m.Name)
 			continue
-		case p.Kind == "ovf" && m.file == nil:
-			return fmt.Errorf("member %.256q of the archive is not a file: %w in an OVF folder; write an .ova", m.Name,
-				ondisk.ErrUnsupported)
-		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
-			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
-				ondisk.ErrUnsupported)
-		case p.Kind == "ovf" && m.Role == roleFile && !p.src.refers(m.Name):
-			return fmt.Errorf("the file %.256q of the archive is not named in the OVF: %w in an OVF folder; write "+
-				"an .ova", o.name, ondisk.ErrUnsupported)
-		case p.Kind == "ovf":
-			if err := gate.CheckPath(o.name); err != nil {
-				return err
-			}
+		}
+		if err := p.mayUnpack(o); err != nil {
+			return err
 		}
 		p.members = append(p.members, o)
 	}
 	return nil
+}
+
+// mayUnpack returns an error if the copy is an OVF folder and a member cannot be a file there.
+func (p *Output) mayUnpack(o *outMember) error {
+	switch m := o.from; {
+	case p.Kind != "ovf":
+		return nil
+	case m.file == nil:
+		return fmt.Errorf("member %.256q of the archive is not a file: %w in an OVF folder; write an .ova", m.Name,
+			ondisk.ErrUnsupported)
+	case strings.Contains(o.name, "/"):
+		return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
+			ondisk.ErrUnsupported)
+	case m.Role == roleFile && !p.src.refers(m.Name):
+		return fmt.Errorf("the file %.256q of the archive is not named in the OVF: %w in an OVF folder; write an .ova",
+			o.name, ondisk.ErrUnsupported)
+	}
+	return gate.CheckPath(o.name)
 }
 
 // nameOf returns the name of a member in the copy. In a folder, the OVF gets the name of DEST, and manifest and
@@ -158,17 +163,17 @@ func (p *Output) nameOf(m *Member) string {
 	return strings.TrimSuffix(p.base, filepath.Ext(p.base)) + filepath.Ext(m.Name)
 }
 
-// mayRewrite returns an error if a disk cannot be rewritten in its format, or cannot be described in the OVF.
-func (p *Output) mayRewrite(m *Member, r Rewrite) error {
-	err := store.Rewritable(r.Source)
-	if err == nil {
-		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, &r, 0)
+// mayChange returns an error if a disk cannot be rewritten in its format, or cannot be described in the OVF, or if a
+// changed member has a digest of an unknown algorithm.
+func (p *Output) mayChange(m *outMember) error {
+	if m.rewrite != nil {
+		if err := store.Rewritable(m.rewrite.Source); err != nil {
+			return err
+		}
+		if err := describe(p.src.Envelope.Fork(), p.src.disk(m.from.Name), 0, m.rewrite, 0); err != nil {
+			return err
+		}
 	}
-	return err
-}
-
-// mayDigest returns an error if the copy changes a member that has a digest of an unknown algorithm.
-func (p *Output) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {
 			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, trueup cannot compute it for the "+
@@ -416,19 +421,9 @@ func (p *Output) put(b []byte, m *outMember, off int64) error {
 
 // finish writes the headers of changed members, then the OVF, and last the manifest, which depends on all others.
 func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
-	var manifest *outMember
 	for _, m := range p.members {
-		switch {
-		case m.text && m.from.Role == roleManifest:
-			manifest = m
-		case m.text:
-			if err := p.putText(m, p.padded(m, p.env.Bytes())); err != nil {
-				return err
-			}
-		case m.rewrite != nil:
-			if err := p.putHeader(m); err != nil {
-				return err
-			}
+		if err := p.putChanged(m); err != nil {
+			return err
 		}
 	}
 	if err := p.setSizes(); err != nil {
@@ -438,8 +433,8 @@ func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	if err != nil {
 		return err
 	}
-	if manifest != nil {
-		if err := p.putText(manifest, p.manifest(sums)); err != nil {
+	if i := slices.IndexFunc(p.members, (*outMember).newManifest); i >= 0 {
+		if err := p.putText(p.members[i], p.manifest(sums)); err != nil {
 			return err
 		}
 	}
@@ -449,6 +444,22 @@ func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 		}
 	}
 	return p.check()
+}
+
+// newManifest reports whether the member is a manifest that differs from the source's.
+func (m *outMember) newManifest() bool { return m.text && m.from.Role == roleManifest }
+
+// putChanged writes the header of a changed member, or the OVF.
+func (p *Output) putChanged(m *outMember) error {
+	switch {
+	case m.newManifest():
+		return nil
+	case m.text:
+		return p.putText(m, p.padded(m, p.env.Bytes()))
+	case m.rewrite != nil:
+		return p.putHeader(m)
+	}
+	return nil
 }
 
 // padded extends the OVF to the number of blocks reserved for it, with white space behind the root element, which has
