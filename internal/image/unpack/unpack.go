@@ -472,40 +472,49 @@ func (b *box) unpack(kind string, r *Reader, size int64) (content, error) {
 	if b.way.Begin != nil {
 		b.way.Begin(size)
 	}
-	at := disk.Range{Off: units.AlignUp(s.end, spoolUnit)}
+	off := units.AlignUp(s.end, spoolUnit)
+	n, err := b.fill(r, off)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.f.Truncate(off + n); err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", s.path, err)
+	}
+	s.end = off + n
+	return part{s, disk.Range{Off: off, Len: n}}, b.file.Unchanged()
+}
+
+// fill unpacks a whole reader into the spool from off on, and returns the number of unpacked bytes.
+func (b *box) fill(r *Reader, off int64) (done int64, err error) {
+	s := b.spool
 	buf, taken, checked := make([]byte, spoolRead), int64(0), int64(0)
 	for {
 		if err := b.ctx.Err(); err != nil {
-			return nil, err
+			return 0, err
 		}
-		if at.Len >= checked {
-			checked = at.Len + spoolCheck
-			if err := s.room(b.file.Name(), at.Len); err != nil {
-				return nil, err
+		if done >= checked {
+			checked = done + spoolCheck
+			if err := s.room(b.file.Name(), done); err != nil {
+				return 0, err
 			}
 		}
 		n, err := io.ReadFull(r, buf)
-		if writing := s.write(buf[:n], at.Off+at.Len); writing != nil {
-			return nil, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; %s of %s were unpacked", s.path, writing,
-				units.Format(at.Len), b.file.Name())
+		if writing := s.write(buf[:n], off+done); writing != nil {
+			return 0, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; %s of %s were unpacked", s.path, writing,
+				units.Format(done), b.file.Name())
 		}
-		at.Len += int64(n)
+		done += int64(n)
 		if b.way.Add != nil {
 			b.way.Add(r.Taken() - taken)
 		}
 		taken = r.Taken()
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return done, nil
+		case err != nil:
+			return 0, err
 		}
 	}
-	if err := s.f.Truncate(at.Off + at.Len); err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", s.path, err)
-	}
-	s.end = at.Off + at.Len
-	return part{s, at}, b.file.Unchanged()
 }
 
 // room returns an error if further unpacking would fill the file system.
