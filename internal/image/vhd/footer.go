@@ -150,14 +150,17 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	if head.end = src.Size(); last.hasCookie() {
 		head.end = last.off // a damaged footer is still no place for data
 	}
-	switch {
-	case !last.sound() && head.sound() && head.DiskType != typeFixed:
-		return head, footersIssue("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and "+
-			"the file may have lost its end", last.err), nil
-	case !last.sound() && !last.hasCookie() && head.hasCookie() && !head.sound():
-		return nil, nil, head.err
-	case !last.sound():
+	if !last.sound() {
+		switch {
+		case head.sound() && head.DiskType != typeFixed:
+			return head, footersIssue("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, "+
+				"and the file may have lost its end", last.err), nil
+		case !last.hasCookie() && head.hasCookie() && !head.sound():
+			return nil, nil, head.err
+		}
 		return nil, nil, last.err
+	}
+	switch {
 	case last.DiskType == typeFixed:
 		return last, guestCookie(last, head), nil
 	case !head.sound():

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -143,15 +144,9 @@ var platforms = []struct {
 // parentNames returns the names of the parent of a differencing disk, in order of preference. bad describes an invalid
 // locator, or is empty; the other names can still lead to the parent.
 func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, bad string, err error) {
-	add := func(name string) {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
-	ownName := func() { add(ondisk.UTF16Z(h.ParentUnicodeName[:], binary.BigEndian)) }
 	for _, p := range platforms {
-		if p.code == "MacX" {
-			ownName() // the fallback of Windows too
+		if p.code == "MacX" { // the fallback of Windows too
+			names = append(names, ondisk.UTF16Z(h.ParentUnicodeName[:], binary.BigEndian))
 		}
 		for i, l := range h.ParentLocators {
 			if string(l.PlatformCode[:]) != p.code {
@@ -167,10 +162,10 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 			if err != nil {
 				return nil, "", err
 			}
-			add(p.decode(b))
+			names = append(names, p.decode(b))
 		}
 	}
-	return names, bad, nil
+	return slices.DeleteFunc(names, func(n string) bool { return n == "" }), bad, nil
 }
 
 // fits reports whether the stored name lies in a file of size bytes.
