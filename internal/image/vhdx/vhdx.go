@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -245,6 +246,13 @@ func (h *newest) Pop() any {
 
 func (h *newest) top() change { return h.of[h.index[0]] }
 
+// drop removes changes from the top that end at pos or before.
+func (h *newest) drop(pos int64) {
+	for h.Len() > 0 && h.top().End() <= pos {
+		heap.Pop(h)
+	}
+}
+
 // flatten returns sorted, disjoint changes with the same effect. It cuts only changes to zeros: all offsets are
 // multiples of 4 KiB, the size of a data sector.
 func flatten(changes []change) []disk.Piece {
@@ -255,32 +263,27 @@ func flatten(changes []change) []disk.Piece {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(changes[a].Off, changes[b].Off) })
 	open := &newest{of: changes}
 	var out []disk.Piece
-	for pos := int64(0); len(order) > 0 || open.Len() > 0; {
-		for open.Len() > 0 && open.top().End() <= pos {
-			heap.Pop(open)
-		}
-		if open.Len() == 0 {
-			if len(order) == 0 {
-				break
-			}
-			pos = changes[order[0]].Off
-		}
+	for pos := int64(0); ; {
 		for len(order) > 0 && changes[order[0]].Off <= pos {
 			heap.Push(open, order[0])
 			order = order[1:]
 		}
-		c := open.top()
-		if end := c.End(); end > pos {
-			if len(order) > 0 {
-				end = min(end, changes[order[0]].Off)
-			}
+		open.drop(pos)
+		end := int64(math.MaxInt64)
+		if len(order) > 0 {
+			end = changes[order[0]].Off
+		}
+		if open.Len() > 0 {
+			c := open.top()
+			end = min(end, c.End())
 			p := disk.Piece{Range: disk.Range{Off: pos, Len: end - pos}}
 			if c.sector != nil {
 				p.Src = c.sector
 			}
 			out = append(out, p)
-			pos = end
+		} else if len(order) == 0 {
+			return out
 		}
+		pos = end
 	}
-	return out
 }
