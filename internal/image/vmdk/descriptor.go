@@ -496,10 +496,10 @@ func scanNames(text string) driver.Names {
 				continue
 			}
 		}
-		_, quoted, ok := strings.Cut(l, `"`)
+		_, quoted, _ := strings.Cut(l, `"`)
 		name, _, closed := strings.Cut(quoted, `"`)
 		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
-		case !ok || !closed:
+		case !closed:
 		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
 			e, err := parseExtent(0, l)
 			if err != nil {
