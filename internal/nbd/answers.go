@@ -160,13 +160,16 @@ func (c *Client) simpleReply() error {
 	return nil
 }
 
-// chunk reads a chunk. Spec: "Structured reply chunk message".
+// chunkHeader is the header of a chunk behind the magic number. Spec: "Structured reply chunk message".
+type chunkHeader struct {
+	Flags, Kind uint16
+	Cookie      uint64
+	Size        uint32
+}
+
+// chunk reads a chunk.
 func (c *Client) chunk() error {
-	var head struct {
-		Flags, Kind uint16
-		Cookie      uint64
-		Size        uint32
-	}
+	var head chunkHeader
 	if err := binary.Read(c.r, be, &head); err != nil {
 		return err
 	}
@@ -177,21 +180,7 @@ func (c *Client) chunk() error {
 	case !c.structured:
 		return violation("a chunk, which was not negotiated")
 	}
-	size, done := int64(head.Size), head.Flags&replyFlagDone != 0
-	switch {
-	case head.Kind == replyData && q.command == cmdRead:
-		err = c.data(q, size)
-	case head.Kind == replyHole && q.command == cmdRead:
-		err = c.hole(q, size)
-	case head.Kind == replyBlockStatus && q.command == cmdBlockStatus:
-		err = c.states(q, size)
-	case head.Kind == replyNone && size == 0 && done:
-	case head.Kind&replyFails != 0:
-		err = c.failure(q, size)
-	default:
-		err = violation("chunk %d of %d bytes, flags %#x, to command %d", head.Kind, size, head.Flags, q.command)
-	}
-	if err != nil || !done {
+	if err := c.payload(q, &head); err != nil || head.Flags&replyFlagDone == 0 {
 		return err
 	}
 	if err := q.whole(); err != nil {
@@ -199,6 +188,24 @@ func (c *Client) chunk() error {
 	}
 	c.end(head.Cookie)
 	return nil
+}
+
+// payload reads the rest of a chunk.
+func (c *Client) payload(q *pending, head *chunkHeader) error {
+	size := int64(head.Size)
+	switch {
+	case head.Kind == replyData && q.command == cmdRead:
+		return c.data(q, size)
+	case head.Kind == replyHole && q.command == cmdRead:
+		return c.hole(q, size)
+	case head.Kind == replyBlockStatus && q.command == cmdBlockStatus:
+		return c.states(q, size)
+	case head.Kind == replyNone && size == 0 && head.Flags&replyFlagDone != 0:
+		return nil
+	case head.Kind&replyFails != 0:
+		return c.failure(q, size)
+	}
+	return violation("chunk %d of %d bytes, flags %#x, to command %d", head.Kind, size, head.Flags, q.command)
 }
 
 // whole returns an error if a reply ended before it was complete.

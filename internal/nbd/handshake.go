@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/units"
@@ -210,31 +211,35 @@ func (s *session) metaContext(option uint32, data []byte) error {
 	if name != "" {
 		return s.refuse(option, repUnknown, "there is no such export")
 	}
-	count, rest := be.Uint32(rest), rest[4:]
-	found := count == 0 && !selects // without a query, all are listed
-	for range count {
-		var query string
-		if query, rest, ok = text(rest); !ok {
-			return s.refuse(option, repInvalid, "the lengths in this option do not add up")
-		}
-		found = found || query == allocation || !selects && query == "base:"
-	}
-	if len(rest) != 0 {
+	queries, ok := texts(be.Uint32(rest), rest[4:])
+	if !ok {
 		return s.refuse(option, repInvalid, "the lengths in this option do not add up")
 	}
+	found, id := slices.Contains(queries, allocation), uint32(allocationID)
 	if selects {
 		s.status = found
+	} else { // a list; without a query, of all
+		found = found || len(queries) == 0 || slices.Contains(queries, "base:")
+		id = 0 // reserved
 	}
 	if found {
-		id := uint32(0) // reserved in a list
-		if selects {
-			id = allocationID
-		}
 		if err := s.answer(option, repMetaContext, append(be.AppendUint32(nil, id), allocation...)); err != nil {
 			return err
 		}
 	}
 	return s.answer(option, repAck, nil)
+}
+
+// texts returns count length-prefixed strings, which must be all of the data.
+func texts(count uint32, data []byte) (list []string, ok bool) {
+	for range count {
+		var s string
+		if s, data, ok = text(data); !ok {
+			return nil, false
+		}
+		list = append(list, s)
+	}
+	return list, len(data) == 0
 }
 
 // text splits a length-prefixed string off the data of an option.

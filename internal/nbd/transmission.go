@@ -60,36 +60,14 @@ func (s *session) transmit() error {
 
 // serve answers one request. An error ends the session.
 func (s *session) serve(q *request) error {
-	allowed := uint16(0)
 	switch q.Type {
-	case cmdRead:
-		if s.structured {
-			allowed = cmdFlagDF
-		}
 	case cmdWrite:
 		return s.write(q)
 	case cmdTrim, cmdWriteZeroes:
 		return s.fail(q, errPerm, "the export is read-only")
-	case cmdFlush:
-	case cmdBlockStatus:
-		if !s.status {
-			return s.fail(q, errInvalid, "no metadata context was selected")
-		}
-		allowed = cmdFlagReqOne
-	default:
-		return s.fail(q, errInvalid, fmt.Sprintf("command %d is not supported", q.Type))
 	}
-	size := uint64(s.Disk.Size()) //nolint:gosec // never negative
-	switch {
-	case q.Flags&^allowed != 0:
-		return s.fail(q, errInvalid, fmt.Sprintf("command flags %#x are not supported", q.Flags&^allowed))
-	case q.Type == cmdFlush && (q.Offset != 0 || q.Length != 0):
-		return s.fail(q, errInvalid, "a flush has neither offset nor length")
-	case q.Offset > size || uint64(q.Length) > size-q.Offset:
-		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at %#x end behind the disk of %d bytes", q.Length, q.Offset,
-			size))
-	case q.Type != cmdBlockStatus && q.Length > blockMax:
-		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at once, want %d at most", q.Length, blockMax))
+	if why := s.invalid(q); why != "" {
+		return s.fail(q, errInvalid, why)
 	}
 	r := disk.Range{Off: int64(q.Offset), Len: int64(q.Length)} //nolint:gosec // on the disk
 	switch {
@@ -101,6 +79,34 @@ func (s *session) serve(q *request) error {
 		return s.readChunks(q, r)
 	}
 	return s.readSimple(q, r)
+}
+
+// invalid returns why a request that writes nothing is invalid, or an empty string.
+func (s *session) invalid(q *request) string {
+	flags := q.Flags
+	switch {
+	case q.Type == cmdRead && s.structured:
+		flags &^= cmdFlagDF
+	case q.Type == cmdRead, q.Type == cmdFlush:
+	case q.Type != cmdBlockStatus:
+		return fmt.Sprintf("command %d is not supported", q.Type)
+	case !s.status:
+		return "no metadata context was selected"
+	default:
+		flags &^= cmdFlagReqOne
+	}
+	size := uint64(s.Disk.Size()) //nolint:gosec // never negative
+	switch {
+	case flags != 0:
+		return fmt.Sprintf("command flags %#x are not supported", flags)
+	case q.Type == cmdFlush && (q.Offset != 0 || q.Length != 0):
+		return "a flush has neither offset nor length"
+	case q.Offset > size || uint64(q.Length) > size-q.Offset:
+		return fmt.Sprintf("%d bytes at %#x end behind the disk of %d bytes", q.Length, q.Offset, size)
+	case q.Type != cmdBlockStatus && q.Length > blockMax:
+		return fmt.Sprintf("%d bytes at once, want %d at most", q.Length, blockMax)
+	}
+	return ""
 }
 
 // write rejects a write after discarding its data.
