@@ -230,20 +230,20 @@ func alike(b, a *side) (Verdict, string) {
 		}
 		return two
 	}
-	stop := b.stopped()
+	stop, steady, evidence := b.stopped(), b.steady && a.steady, b.evidence && a.evidence
 	switch {
-	case b.evidence && a.evidence && (!b.steady || !a.steady):
+	case evidence && !steady:
 		return Unclear, outOfTime(b, a)
 	case stop != nil && stop.guest:
 		return Neither, words("both runs stop with the same failure, so nothing was judged: ",
 			"it stops with a failure: ") + stop.shown
 	case stop != nil:
 		return Neither, words("no system was found in either run: ", "no system was found: ") + stop.shown
-	case !b.evidence || !a.evidence:
+	case !evidence:
 		if b.cleared() || a.cleared() {
 			return Unclear, words("both runs end", "it ends") + " with an empty screen after others"
 		}
-		if b.steady && a.steady {
+		if steady {
 			return Neither, words("neither run showed anything", "it showed nothing") +
 				" but output of the firmware"
 		}

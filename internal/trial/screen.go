@@ -395,31 +395,32 @@ func far(p, q []byte) bool {
 // areas returns the bounds of groups of adjacent marked cells, in pixels. Two cells with one other cell between them in
 // a row count as adjacent too.
 func (g grid) areas() (out []image.Rectangle) {
-	left := append([]bool{}, g.set...)
-	var open []int
-	for start, set := range left {
-		if !set {
-			continue
+	left := grid{g.w, g.h, slices.Clone(g.set)}
+	for start := range left.set {
+		if left.set[start] {
+			out = append(out, left.takeArea(start))
 		}
-		left[start] = false
-		open = append(open[:0], start)
-		var box image.Rectangle
-		for len(open) > 0 {
-			x, y := open[len(open)-1]%g.w, open[len(open)-1]/g.w
-			open = open[:len(open)-1]
-			box = box.Union(image.Rect(x*cell, y*cell, (x+1)*cell, (y+1)*cell))
-			for ny := max(y-1, 0); ny <= min(y+1, g.h-1); ny++ {
-				for nx := max(x-2, 0); nx <= min(x+2, g.w-1); nx++ {
-					if n := ny*g.w + nx; left[n] {
-						left[n] = false
-						open = append(open, n)
-					}
+	}
+	return out
+}
+
+// takeArea clears the group of the marked cell start, and returns its bounds.
+func (g grid) takeArea(start int) (box image.Rectangle) {
+	g.set[start] = false
+	for open := []int{start}; len(open) > 0; {
+		x, y := open[len(open)-1]%g.w, open[len(open)-1]/g.w
+		open = open[:len(open)-1]
+		box = box.Union(image.Rect(x*cell, y*cell, (x+1)*cell, (y+1)*cell))
+		for ny := max(y-1, 0); ny <= min(y+1, g.h-1); ny++ {
+			for nx := max(x-2, 0); nx <= min(x+2, g.w-1); nx++ {
+				if n := ny*g.w + nx; g.set[n] {
+					g.set[n] = false
+					open = append(open, n)
 				}
 			}
 		}
-		out = append(out, box)
 	}
-	return out
+	return box
 }
 
 // near reports whether two screens differ in no more than most areas, none larger than size.
