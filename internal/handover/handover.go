@@ -365,15 +365,17 @@ func (h *Handover) Resume(ctx context.Context) (r *Result, err error) {
 	if err := h.hold(ctx); err != nil {
 		return nil, err
 	}
-	if p := h.held.Work.Phase; p == journal.Alone || p == journal.Differing {
+	switch h.held.Work.Phase {
+	case journal.Given:
+	case journal.Alone, journal.Differing:
 		if _, err := os.Lstat(h.image.overlay); err == nil || h.state.Proved == 0 {
 			return h.prove(ctx)
 		}
 		if err := h.enter(h.state.Proved); err != nil {
 			return nil, err
 		}
-	}
-	if h.held.Work.Phase != journal.Given {
+		fallthrough
+	default:
 		return nil, &ondisk.Refusal{Code: "unfinished", Reason: h.held.Work.Text, Remedy: h.held.Work.Resume}
 	}
 	if whole, err := h.whole(ctx); err != nil {

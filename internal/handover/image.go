@@ -88,17 +88,22 @@ func backing(socket string) string {
 	}}.String()
 }
 
+// remove removes files. One that is missing is no error: qemu-img can have removed it.
+func remove(paths []string) (err error) {
+	for _, path := range paths {
+		if failed := os.Remove(path); !errors.Is(failed, fs.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
 // create makes an overlay of the disk at a socket, with a bitmap that records the writes of the guest.
 func (i *image) create(ctx context.Context, socket string, size int64) (err error) {
 	var made []string
 	defer func() {
 		if err != nil {
-			for _, path := range made {
-				if failed := os.Remove(path); !errors.Is(failed, fs.ErrNotExist) { // qemu-img can have removed it
-					err = errors.Join(err, failed)
-				}
-			}
-			err = ondisk.In(ondisk.ErrOutput, "DEST: %w", err)
+			err = ondisk.In(ondisk.ErrOutput, "DEST: %w", errors.Join(err, remove(made)))
 		}
 	}()
 	for _, path := range i.files() {

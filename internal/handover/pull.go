@@ -84,38 +84,59 @@ func (h *Handover) start(ctx context.Context) (err error) {
 // maxUnread bounds the attempts to read the overlay, one after the other.
 const maxUnread = 5
 
+// retryWhole is whole with further attempts, since QEMU may be writing the header.
+func (h *Handover) retryWhole(ctx context.Context) (bool, error) {
+	for range maxUnread {
+		if whole, err := h.whole(ctx); err == nil {
+			return whole, nil
+		}
+		if err := wait(ctx); err != nil {
+			return false, err
+		}
+	}
+	return h.whole(ctx)
+}
+
+// show adds the progress since the stage shown last, and returns the stage shown now.
+func (h *Handover) show(last, now stage) stage {
+	if h.Progress == nil {
+		return last
+	}
+	if now.total != last.total {
+		last = stage{0, now.total}
+		h.Progress.Begin(phase, now.total)
+	}
+	if now.done > last.done {
+		h.Progress.Add(now.done - last.done)
+		last.done = now.done
+	}
+	return last
+}
+
+// programEnded returns an error if the program ended before DEST has all bytes.
+func (h *Handover) programEnded(ctx context.Context) error {
+	if whole, err := h.whole(ctx); err != nil || whole {
+		return err
+	}
+	return fmt.Errorf("%s ended before all bytes were in the disk", h.Program[0])
+}
+
 // stream returns when DEST has all bytes. It reports each failure once and goes on, since the guest needs the server.
 func (h *Handover) stream(ctx context.Context) error {
 	var at stage
-	told, unread := "", 0
+	told := ""
 	served, cancel := h.server.While(ctx) // QEMU may not answer without the server
 	defer cancel()
 	for {
-		whole, err := h.whole(ctx)
-		if err != nil && unread < maxUnread { // QEMU may be writing the header
-			unread++
-			err = wait(ctx)
-			if err == nil {
-				continue
-			}
-		}
-		if err != nil || whole {
+		if whole, err := h.retryWhole(ctx); err != nil || whole {
 			return err
 		}
-		unread = 0
 		now, err := h.plan.Pull.step(served, h.image.overlay)
 		if err != nil && err.Error() != told && served.Err() == nil {
 			told = err.Error()
 			h.Say(told)
 		}
-		if h.Progress != nil && now.total != at.total {
-			at = stage{0, now.total}
-			h.Progress.Begin(phase, at.total)
-		}
-		if h.Progress != nil && now.done > at.done {
-			h.Progress.Add(now.done - at.done)
-			at.done = now.done
-		}
+		at = h.show(at, now)
 		select {
 		case <-h.ended: // nil without a program
 			if c, err := net.Dial("unix", h.plan.Pull.Monitor); err == nil { // QEMU became a daemon
@@ -123,10 +144,7 @@ func (h *Handover) stream(ctx context.Context) error {
 				_ = c.Close()
 				continue
 			}
-			if whole, err := h.whole(ctx); err != nil || whole {
-				return err
-			}
-			return fmt.Errorf("%s ended before all bytes were in the disk", h.Program[0])
+			return h.programEnded(ctx)
 		case <-h.server.Done():
 			return errors.Join(errors.New("the server of the disk ended"), h.server.Close())
 		default:
@@ -327,24 +345,46 @@ func (p *Pull) admit(ctx context.Context, socket string) error {
 	return nil
 }
 
+// target returns the name of a disk in the domain.
+func (p *Pull) target(ctx context.Context, disk string) (name string, err error) {
+	list, err := run(ctx, "virsh", "domblklist", p.Domain, "--details")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); len(f) >= 4 && sameFile(strings.Join(f[3:], " "), disk) {
+			name = f[2]
+		}
+	}
+	if name == "" {
+		return "", fmt.Errorf("the domain %s does not have %s open; set it in its disk", p.Domain, disk)
+	}
+	return name, nil
+}
+
+// jobStage decodes the output of virsh blockjob --raw.
+func jobStage(text string) (s stage) {
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "cur":
+			_, _ = fmt.Sscan(value, &s.done)
+		case "end":
+			_, _ = fmt.Sscan(value, &s.total)
+		}
+	}
+	return s
+}
+
 // stepDomain is step by libvirt, which follows the backing files of its domains itself.
 func (p *Pull) stepDomain(ctx context.Context, disk string) (s stage, err error) {
 	state, err := run(ctx, "virsh", "domstate", p.Domain, "--reason")
 	if err != nil || !strings.HasPrefix(state, "running") && !strings.HasPrefix(state, "paused") {
 		return s, err
 	}
-	list, err := run(ctx, "virsh", "domblklist", p.Domain, "--details")
+	target, err := p.target(ctx, disk)
 	if err != nil {
 		return s, err
-	}
-	target := ""
-	for line := range strings.Lines(list) {
-		if f := strings.Fields(line); len(f) >= 4 && sameFile(strings.Join(f[3:], " "), disk) {
-			target = f[2]
-		}
-	}
-	if target == "" {
-		return s, fmt.Errorf("the domain %s does not have %s open; set it in its disk", p.Domain, disk)
 	}
 	if p.unpause && strings.Contains(state, "I/O error") {
 		if _, err := run(ctx, "virsh", "resume", p.Domain); err != nil {
@@ -354,16 +394,7 @@ func (p *Pull) stepDomain(ctx context.Context, disk string) (s stage, err error)
 	p.unpause = false
 	text, err := run(ctx, "virsh", "blockjob", p.Domain, target, "--raw")
 	if err != nil || strings.Contains(text, "end=") {
-		for line := range strings.Lines(text) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			switch name {
-			case "cur":
-				_, _ = fmt.Sscan(value, &s.done)
-			case "end":
-				_, _ = fmt.Sscan(value, &s.total)
-			}
-		}
-		return s, err
+		return jobStage(text), err
 	}
 	args := []string{"blockpull", p.Domain, target}
 	if p.Limit > 0 {
