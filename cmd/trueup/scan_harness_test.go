@@ -362,15 +362,15 @@ func (l *live) workers() []int {
 	return slices.Collect(maps.Keys(childrenOf(l.cmd.Process.Pid)))
 }
 
-// startStopped starts a scan with two workers, whose output goes to a file, and returns it, stopped among its images. On
-// a busy machine a scan may end before: then again restores the files that it wrote, and another one starts.
+// startStopped starts a scan with two workers, whose output goes to a file, and returns it, stopped among its images.
+// On a busy machine a scan may end before: then again restores the files that it wrote, and another one starts.
 func startStopped(t testing.TB, images int, again func(), args ...string) *live {
 	t.Helper()
 	for {
 		l := startHeld(t, append([]string{"--jobs", "2"}, args...)...)
 		l.allow(math.MaxInt)
 		disktest.WaitFor(t, "some images", func() bool { return readCalls(t, l.workers()) > 50 || isClosed(l.ended) })
-		// An image takes some 40 read calls. While its first workers have made 10 for each, the scan cannot be at its end.
+		// An image takes some 40 read calls: after 10 for each, the scan cannot be at its end.
 		if workers, ok := l.stop(t); ok && len(workers) == 2 && readCalls(t, workers) < int64(10*images) {
 			return l
 		}

@@ -125,8 +125,8 @@ func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, e
 			return "", err
 		}
 		var text strings.Builder
-		fmt.Fprintln(&text, r.Found.Issues, r.Found.Chain, r.Found.Signs, r.Found.Unseen)
-		for _, x := range r.Found.Refs {
+		fmt.Fprintln(&text, r.Issues, r.Chain, r.Signs, r.Unseen)
+		for _, x := range r.Refs {
 			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
 			for _, s := range x.Seals {
 				fmt.Fprintln(&text, s.Name, s.At, string(s.Raw))

@@ -132,7 +132,8 @@ func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) 
 		}
 		parts[i] = "^(" + p + ")$"
 	}
-	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", strings.Join(parts, "/"))
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(),
+		"-test.run", strings.Join(parts, "/"))
 	c.Env = append(c.Env, env)
 	c.WaitDelay = time.Second // a process of the test may hold its output
 	return c.CombinedOutput()

@@ -58,8 +58,9 @@ func FuzzVHDX(f *testing.F) {
 			return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
 		}
 		z := fuzzed{
-			header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1, regionTableSize),
-			meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
+			header:  v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80],
+			regions: used(vhdxforge.Regions1, regionTableSize),
+			meta:    used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
 		}
 		f.Add(z.header, z.regions, z.meta, z.bat, z.log)
 	}
