@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestReplaceOfAFixedFile requires that an immutable file or folder is refused before a byte is copied.
+// TestReplaceOfAFixedFile requires that an immutable file or folder is refused before a byte is copied, or moved.
 func TestReplaceOfAFixedFile(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -34,4 +34,12 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 		require.Contains(t, r.stderr, "chattr")
 		require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
 	}
+	raw := filepath.Join(t.TempDir(), "xp.raw")
+	require.Zero(t, trueup(t, "convert", "--to", "raw", sampleDisk(t), raw).code)
+	t.Cleanup(func() { run(t, chattr, "-i", raw) })
+	require.Zero(t, run(t, chattr, "+i", raw).code)
+	r := trueup(t, "move", raw)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "chattr")
+	require.Equal(t, []string{"xp.raw"}, folderNames(t, filepath.Dir(raw)))
 }

@@ -248,8 +248,8 @@ func (s *Source) Prepare(o Output) error {
 		defer from.Close()
 		l, err := f.Adopt(from)
 		if err != nil {
-			return ondisk.In(ondisk.ErrOutput, "owner and attributes of %q: %w; run trueup as its owner or as root",
-				final, err)
+			return ondisk.In(ondisk.ErrOutput, "owner and attributes of %q: %w; run trueup as its owner, who must be "+
+				"in its group, or as root", final, err)
 		}
 		lost = append(lost, l...)
 		st, err := f.Stat()

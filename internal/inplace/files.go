@@ -141,6 +141,9 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	case sys.NotShared(err):
 		return fmt.Errorf("%q: %w by another program, or another run of trueup; shut down the virtual machine, or "+
 			"end that program", p.Name, ondisk.ErrBusy)
+	case errors.Is(err, os.ErrPermission):
+		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w; make it writable (chmod, chattr -i -a)", p.Name,
+			err)
 	case err != nil:
 		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w", p.Name, err)
 	}

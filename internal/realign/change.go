@@ -429,7 +429,7 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 	case g.Judge && w.Work.Kind != journal.Exchange:
 		return journal.Done{}, nil // checked when it runs
 	case w.Journal == nil, w.Work.Kind == journal.HandedOver: // then the command is undo
-		return journal.Done{Text: "nothing was changed; the journal is removed"}, w.Remove()
+		return notBegun(w)
 	}
 	switch kind := w.Work.Kind; {
 	case kind == journal.Exchange:
@@ -438,6 +438,18 @@ func (j *Job) GoOn(ctx context.Context, w *journal.Held, g GoOn) (journal.Done, 
 		return j.goOnInPlace(ctx, w, g)
 	}
 	return journal.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // a bug of trueup
+}
+
+// notBegun removes the journal of a run that was ended before it changed anything.
+func notBegun(w *journal.Held) (journal.Done, error) {
+	d := journal.Done{Text: "nothing was changed; the journal is removed"}
+	if left := "." + w.Base + journal.Partial; w.Dir.Exists(left) {
+		d.Notes = []ondisk.Issue{{
+			Code: "dest-leftover", Effect: ondisk.Warn, Text: left + " is left of its copy",
+			Remedy: "start the command again, which removes it, or remove it by hand",
+		}}
+	}
+	return d, w.Remove()
 }
 
 // finishHandover removes the source of a handover, then the journal. It keeps files that are not those of the journal.

@@ -308,14 +308,21 @@ func begun(t *testing.T, path, kind string, plan []byte, phase journal.Phase) {
 	require.NoError(t, errors.Join(w.Enter(phase), w.Close(), d.Close()))
 }
 
-// Of work that was not begun, only the journal is removed.
+// Of work that was not begun, only the journal is removed. A copy that is left of it is named.
 func TestJournalThatWasNotBegun(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
-	require.NoError(t, os.WriteFile(journal.PathOf(path), nil, 0o600))
-	d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
-	require.NoError(t, err)
-	require.Contains(t, d.Text, "nothing was changed")
+	undo := func() journal.Done {
+		require.NoError(t, os.WriteFile(journal.PathOf(path), nil, 0o600))
+		d, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
+		require.NoError(t, err)
+		require.Contains(t, d.Text, "nothing was changed")
+		return d
+	}
+	require.Empty(t, undo().Notes)
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".disk.img.partial"), nil, 0o600))
+	require.Contains(t, undo().Notes[0].Text, ".disk.img.partial is left")
+	require.Equal(t, []string{".disk.img.partial", "disk.img"}, disktest.Names(t, filepath.Dir(path)))
 	require.Len(t, content(t, path), 8192*sector)
 }
