@@ -35,14 +35,14 @@ func main() {
 	var pages string
 	flag.StringVar(&r.root, "root", "..", "the sources, `FOLDER`")
 	flag.StringVar(&r.out, "out", "", "write a release to `FOLDER`, which must not exist")
-	flag.StringVar(&pages, "pages", "", "write only manual pages and completions to `FOLDER`, in share")
+	flag.StringVar(&pages, "pages", "", "write only manual pages and completions of trueup-fleet to `FOLDER`, in share")
 	flag.StringVar(&r.systems, "systems", "", "only for these `SYSTEMS`, such as linux/amd64,windows/amd64")
 	flag.StringVar(&r.version, "version", "", "`VERSION` of the release")
 	flag.Parse()
 	err := r.settle()
 	if err == nil {
 		if pages != "" {
-			err = r.pages(pages)
+			err = r.pages(pages, products[1:]...) // trueup writes its own
 		} else {
 			err = r.make()
 		}
@@ -110,7 +110,7 @@ func (r *release) make() (err error) {
 		do   func() error
 	}{
 		{"programs", func() error { return r.build(filepath.Join(work, "bin")) }},
-		{"manual pages and completions", func() error { return r.pages(r.shared) }},
+		{"manual pages and completions", func() error { return r.pages(r.shared, products...) }},
 		{"licences", r.licences},
 		{"bill of materials", r.bill},
 		{"archives", r.archives},

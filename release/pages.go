@@ -4,9 +4,9 @@ import (
 	"github.com/trueup/trueup/internal/cli"
 )
 
-// pages writes the manual pages of all commands and the completions of all shells below a prefix.
-func (r *release) pages(prefix string) error {
-	for _, p := range products {
+// pages writes the manual pages and completions of programs below a prefix.
+func (r *release) pages(prefix string, of ...product) error {
+	for _, p := range of {
 		pages := cli.Pages{
 			Root: p.commands(r.version), Exits: p.exits, Needs: p.needs, Version: r.number(), Date: r.time,
 		}

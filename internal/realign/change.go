@@ -445,7 +445,7 @@ func notBegun(w *journal.Held) (journal.Done, error) {
 	d := journal.Done{Text: "nothing was changed; the journal is removed"}
 	if left := "." + w.Base + journal.Partial; w.Dir.Exists(left) {
 		d.Notes = []ondisk.Issue{{
-			Code: "dest-leftover", Effect: ondisk.Warn, Text: left + " is left of its copy",
+			Code: "dest-leftover", Effect: ondisk.Warn, Text: left + ", the unfinished copy of that run, remains",
 			Remedy: "start the command again, which removes it, or remove it by hand",
 		}}
 	}

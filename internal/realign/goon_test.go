@@ -322,7 +322,7 @@ func TestJournalThatWasNotBegun(t *testing.T) {
 	require.Empty(t, undo().Notes)
 	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), ".disk.img.partial"), nil, 0o600))
-	require.Contains(t, undo().Notes[0].Text, ".disk.img.partial is left")
+	require.Contains(t, undo().Notes[0].Text, ".disk.img.partial, the unfinished copy of that run, remains")
 	require.Equal(t, []string{".disk.img.partial", "disk.img"}, disktest.Names(t, filepath.Dir(path)))
 	require.Len(t, content(t, path), 8192*sector)
 }
